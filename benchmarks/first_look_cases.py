@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.first_look_border import ready_made
 from benchmarks.first_look_data import FILES, SIZES, WIDTH, Data
-from benchmarks.measure import OURS, Case
+from benchmarks.measure import OURS, TimedCase
 from lance_spark.types.layout import aligned
 
 CONFIGURATIONS = ("defaults", "enable_pushdown", "configure")
@@ -90,7 +90,7 @@ class FirstLookCases:
     configuration: str
     data: Data
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[TimedCase]:
         """Yields the cases."""
         yield from self._first_rows()
         yield from self._scans()
@@ -123,7 +123,7 @@ class FirstLookCases:
         rounds: int = 100,
         targets: Mapping[str, float],
         cpu_targets: Mapping[str, float] | None = None,
-    ) -> Case:
+    ) -> TimedCase:
         """Returns a query over both formats, and over prepared batches.
 
         The prepared batches have the columns `border`. `border_query` replaces the query over
@@ -139,7 +139,7 @@ class FirstLookCases:
             contestants[BORDER] = border_query
         if pylance is not None:
             contestants["pylance"] = lambda: pylance(lance.dataset(self.data.lance(table)))
-        return Case(
+        return TimedCase(
             name=name,
             note=note,
             contestants=contestants,
@@ -148,7 +148,7 @@ class FirstLookCases:
             rounds=rounds,
         )
 
-    def _first_rows(self) -> Iterator[Case]:
+    def _first_rows(self) -> Iterator[TimedCase]:
         queries: dict[str, Callable[[DataFrame], object]] = {
             "limit(10)": lambda df: df.limit(10).collect(),
             "show()": show_rows,
@@ -163,7 +163,7 @@ class FirstLookCases:
         for name, query in queries.items():
             yield self._case(name, rows, "narrow", query, targets=_goals(1.5, 1.2))
 
-    def _scans(self) -> Iterator[Case]:
+    def _scans(self) -> Iterator[TimedCase]:
         def all_batches(dataset: lance.LanceDataset) -> None:
             for _ in dataset.scanner().to_batches():
                 pass
@@ -200,7 +200,7 @@ class FirstLookCases:
                 targets=targets,
             )
 
-    def _aggregates(self) -> Iterator[Case]:
+    def _aggregates(self) -> Iterator[TimedCase]:
         def distinct(df: DataFrame) -> object:
             return df.agg(F.countDistinct("size")).collect()
 
@@ -233,7 +233,7 @@ class FirstLookCases:
             targets=targets,
         )
 
-    def _selective(self) -> Iterator[Case]:
+    def _selective(self) -> Iterator[TimedCase]:
         narrow, targets = f"{self.data.rows('narrow'):,} rows", _goals(1.0, 0.8)
         yield self._case(
             "one narrow column of a wide table",
@@ -294,7 +294,7 @@ class FirstLookCases:
             targets=_goals(0.2, 0.15),
         )
 
-    def _small(self) -> Iterator[Case]:
+    def _small(self) -> Iterator[TimedCase]:
         targets = _goals(1.5, 1.2)
         yield self._case(
             "table of 100 rows",
@@ -310,13 +310,13 @@ class FirstLookCases:
         def grouped(view: str) -> object:
             return self.spark.sql(f"SELECT word, count(*), max(score) FROM {view} GROUP BY word").collect()
 
-        yield Case(
+        yield TimedCase(
             name="table of 100 rows, SQL",
             note="grouped, from a view",
             contestants={name: lambda view=view: grouped(view) for name, view in views.items()},
             targets=targets,
         )
-        yield Case(
+        yield TimedCase(
             name="whole process",
             note="until its first count(*)",
             contestants={
@@ -327,7 +327,7 @@ class FirstLookCases:
             rounds=_FEW,
         )
 
-    def _writes(self) -> Iterator[Case]:
+    def _writes(self) -> Iterator[TimedCase]:
         narrow = self._parquet("narrow")
         yield self._write("write, narrow", narrow, _goals(1.2, 0.8))
         yield self._write("write, no strings", narrow.drop("word"), {})
@@ -348,7 +348,7 @@ class FirstLookCases:
             df = narrow.withColumn("feature", F.col("score") * F.col("size"))
             df.write.mode("overwrite").parquet(self.data.parquet("out"))
 
-        yield Case(
+        yield TimedCase(
             name="backfill of one column",
             note="score * size; Parquet has to write the table again",
             contestants={OURS: backfill, "parquet": rewrite},
@@ -358,7 +358,7 @@ class FirstLookCases:
         lance.dataset(self.data.lance("narrow")).drop_columns(columns)
         self.data.clear("out")
 
-    def _write(self, name: str, rows: DataFrame, targets: Mapping[str, float]) -> Case:
+    def _write(self, name: str, rows: DataFrame, targets: Mapping[str, float]) -> TimedCase:
         """Returns the write of a DataFrame that reads Parquet."""
         columns, lance_path, parquet_path = rows.columns, self.data.lance("out"), self.data.parquet("out")
         table = "wide" if "vector" in columns else "narrow"
@@ -387,7 +387,7 @@ class FirstLookCases:
             source = pads.dataset(self.data.parquet(table)).scanner(columns=columns)
             lance.write_dataset(source.to_reader(), lance_path)
 
-        return Case(
+        return TimedCase(
             name=name,
             note=f"{self.data.rows(table):,} rows of {FILES} Parquet files",
             contestants={

@@ -38,11 +38,13 @@ def main() -> None:
     if folder == "cold":
         _cold(kind, *jars)
         return
-    from benchmarks.measure import Case
+    from benchmarks.measure import TimedCase
 
     connector = Connector(kind, Path(folder), *jars)
     cases = {
-        name: Case(name=name, note="", contestants=contestants, prepare=dict.fromkeys(contestants, connector.clear))
+        name: TimedCase(
+            name=name, note="", contestants=contestants, prepare=dict.fromkeys(contestants, connector.clear)
+        )
         for name, contestants in connector.cases().items()
     }
     print(json.dumps({"pyspark": connector.spark.version, "cases": list(cases)}), file=answers, flush=True)

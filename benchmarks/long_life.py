@@ -35,7 +35,7 @@ _LOCAL = "local[2]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class ResourceUsage:
     """The resources of a driver and its descendants at a moment.
 
     Attributes:
@@ -65,13 +65,13 @@ class Resources:
     java_objects: int
 
     @staticmethod
-    def measure(spark: SparkSession, temporary: Path) -> Resources:
+    def measure(spark: SparkSession, temporary: Path) -> ResourceUsage:
         """Measures the resources after garbage collections in Python and in the JVM."""
         gc.collect()
         own = psutil.Process()
         states = [_state(process) for process in own.children(recursive=True)]
         java = next((process for process in own.children(recursive=True) if "java" in _name(process)), own)
-        return Resources(
+        return ResourceUsage(
             resident_mb=own.memory_info().rss / 1e6,
             heap_mb=_heap_bytes() / 1e6,
             threads=own.num_threads(),
@@ -200,7 +200,7 @@ class JobLoop:
 
 
 def measure_slopes(
-    loop: JobLoop, kind: str, measure: Callable[[], Resources], *, jobs: int, warm: int
+    loop: JobLoop, kind: str, measure: Callable[[], ResourceUsage], *, jobs: int, warm: int
 ) -> dict[str, float]:
     """Returns the growth of each resource per 100 jobs after `warm` jobs, and of the seconds per
     job in percent."""
@@ -265,7 +265,7 @@ def main() -> None:
                 content["per_100_jobs"][kind] = measure_slopes(
                     loop,
                     kind,
-                    lambda: Resources.measure(spark, temporary),
+                    lambda: ResourceUsage.measure(spark, temporary),
                     jobs=arguments.jobs,
                     warm=arguments.warm,
                 )

@@ -71,7 +71,7 @@ class CaseOutcome:
 
 
 @dataclass(slots=True, kw_only=True)
-class Case:
+class TimedCase:
     """A case to measure.
 
     Attributes:

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from benchmarks.measure import OURS
-from benchmarks.models_work import IN_FLIGHT, PREPARE, SERVICE, WORKS, BatchModel, ServiceModel, Work, count_loads
+from benchmarks.models_work import IN_FLIGHT, PREPARE, SERVICE, WORKS, BatchModel, ModelWork, ServiceModel, count_loads
 from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
 from benchmarks.table_api_child import Child
 from lance_spark import UDF, Table, udf
@@ -41,7 +41,7 @@ Contestant = Callable[[], dict[str, float]]
 
 
 @dataclass(slots=True, kw_only=True)
-class MeasuredCase:
+class MeasuredModel:
     """The result of a case.
 
     Attributes:
@@ -55,7 +55,7 @@ class MeasuredCase:
     """
 
     name: str
-    work: Work
+    work: ModelWork
     rows: int
     first: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class MeasuredCase:
         return f"{self.name:14} {rates}  (goal {self.work.goal:.2f}: {verdict})  {loads}  load {self.load:.1f}"
 
 
-class Stage:
+class ModelContest:
     """The folder of the rows, the session, and the processes of the other contestants."""
 
     def __init__(self, folder: Path, scale: float, pythons: dict[str, tuple[str, str]], stack: ExitStack) -> None:
@@ -118,11 +118,11 @@ class Stage:
             stack.callback(child.close)
         self._url = service.answer()
 
-    def measure(self, name: str, rounds: int, spark: SparkSession) -> MeasuredCase:
+    def measure(self, name: str, rounds: int, spark: SparkSession) -> MeasuredModel:
         """Runs the first job of each contestant, compares the values, and runs the rounds."""
         folder, work = self._folder / name.replace(" ", "-").replace(",", ""), WORKS[name]
         folder.mkdir()
-        case = MeasuredCase(name=name, work=work, rows=self._make_rows(name, folder))
+        case = MeasuredModel(name=name, work=work, rows=self._make_rows(name, folder))
         table = lance_spark.connect(str(folder), spark, progress=False).open_table("rows")
         contestants: dict[str, Contestant] = {OURS: lambda: backfill(table, name, folder)}
         for peer, child in self._children.items():
@@ -153,7 +153,7 @@ class Stage:
         return rows.num_rows
 
 
-def run_once(act: Contestant, case: MeasuredCase) -> float:
+def run_once(act: Contestant, case: MeasuredModel) -> float:
     """Runs a contestant, and returns its seconds.
 
     Raises:
@@ -183,7 +183,7 @@ def make_udf(name: str, folder: Path) -> UDF:
     return udf(BatchModel, data_type=work.data_type, batch_size=work.batch_size)(name, str(folder))
 
 
-def compare(table: Table, folder: Path, work: Work) -> None:
+def compare(table: Table, folder: Path, work: ModelWork) -> None:
     """Compares the column with the values of the bare loop.
 
     Raises:
@@ -220,7 +220,7 @@ def main() -> None:
     spark = make_session("local[2,4]")
     measured = []
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder, ExitStack() as stack:
-        stage = Stage(Path(folder), arguments.scale, pythons, stack)
+        stage = ModelContest(Path(folder), arguments.scale, pythons, stack)
         for name in WORKS:
             if is_chosen(name, arguments):
                 measured.append(stage.measure(name, arguments.rounds, spark))
@@ -229,7 +229,7 @@ def main() -> None:
     spark.stop()
 
 
-def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace) -> dict[str, object]:
+def as_json(measured: list[MeasuredModel], arguments: argparse.Namespace) -> dict[str, object]:
     """Returns all data for a comparison with another run."""
     import pyspark
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.models_work import IN_FLIGHT, SERVICE, WORKS, Client, Work, serve
+from benchmarks.models_work import IN_FLIGHT, SERVICE, WORKS, Client, ModelWork, serve
 
 Answer = Callable[[str, Path], int]
 
@@ -154,13 +154,13 @@ def prepare_daft() -> Answer:
     return run
 
 
-def daft_model(name: str, folder: str, work: Work) -> Any:
+def daft_model(name: str, folder: str, work: ModelWork) -> Any:
     import daft
 
     data_type = daft.DataType.from_arrow_type(work.data_type)
 
     @daft.cls(max_concurrency=work.processes, use_process=True)
-    class Model:
+    class ComputingModel:
         def __init__(self) -> None:
             self.compute = WORKS[name].load(folder)
 
@@ -168,14 +168,14 @@ def daft_model(name: str, folder: str, work: Work) -> Any:
         def run(self, value: daft.Series) -> Any:
             return self.compute(value.to_arrow().cast(work.value_type))
 
-    return Model().run
+    return ComputingModel().run
 
 
 def daft_service(folder: str) -> Any:
     import daft
 
     @daft.cls(max_concurrency=2 * IN_FLIGHT)
-    class Model:
+    class ClientModel:
         def __init__(self) -> None:
             self.client: Client | None = None
 
@@ -184,7 +184,7 @@ def daft_service(folder: str) -> Any:
                 self.client = Client(folder)
             return await self.client.label(value)
 
-    return Model().label
+    return ClientModel().label
 
 
 if __name__ == "__main__":

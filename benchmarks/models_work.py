@@ -32,7 +32,7 @@ Batch = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ModelWork:
     """A model and its rows.
 
     Attributes:
@@ -263,7 +263,7 @@ PREPARE: dict[str, Callable[[pa.Table, Path], None]] = {"text vectors": fit_comp
 """Files that the models of a case load."""
 
 WORKS = {
-    "magika": Work(
+    "magika": ModelWork(
         rows=6_000,
         values=pieces,
         value_type=pa.string(),
@@ -271,7 +271,7 @@ WORKS = {
         load=load_magika,
         batch_size=64,
     ),
-    "text vectors": Work(
+    "text vectors": ModelWork(
         rows=24_000,
         values=docstrings,
         value_type=pa.string(),
@@ -279,7 +279,7 @@ WORKS = {
         load=load_vectors,
         batch_size=512,
     ),
-    "images": Work(
+    "images": ModelWork(
         rows=4_000,
         values=pictures,
         value_type=pa.binary(),
@@ -287,7 +287,7 @@ WORKS = {
         load=load_angles,
         batch_size=16,
     ),
-    SERVICE: Work(
+    SERVICE: ModelWork(
         rows=4_000,
         values=docstrings,
         value_type=pa.string(),
@@ -296,7 +296,7 @@ WORKS = {
         batch_size=1_000,
         limit_s=lambda rows: rows * LATENCY_S / (2 * IN_FLIGHT),
     ),
-    "simulated gpu": Work(
+    "simulated gpu": ModelWork(
         rows=20_000,
         values=pieces,
         value_type=pa.string(),
@@ -306,7 +306,7 @@ WORKS = {
         processes=1,
         limit_s=lambda rows: -(-rows // 64) * KERNEL_S,
     ),
-    "sleeper": Work(
+    "sleeper": ModelWork(
         rows=20_000,
         values=docstrings,
         value_type=pa.string(),

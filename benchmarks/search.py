@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
-from benchmarks.measure import OURS, Case, CaseOutcome
+from benchmarks.measure import OURS, CaseOutcome, TimedCase
 from benchmarks.pictures import plot_bars
 from benchmarks.report import make_parser, write_report
 from lance_spark import Search, Table
@@ -115,7 +115,7 @@ def recall(table: Table, stored: Matrix, queries: Matrix) -> float:
     return round(hits / (_K * len(queries)), 4)
 
 
-def single_cases(table: Table, path: str, queries: Matrix) -> list[Case]:
+def single_cases(table: Table, path: str, queries: Matrix) -> list[TimedCase]:
     """Returns the cases of single queries, in this process and as DataFrames."""
     dataset = lance.dataset(path)
     nearest = {"column": "vec", "k": _K, "nprobes": NPROBES, "refine_factor": REFINE}
@@ -135,12 +135,12 @@ def single_cases(table: Table, path: str, queries: Matrix) -> list[Case]:
 
     note = f"{_SINGLE} queries, one after the other"
     return [
-        Case(name="to_arrow", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance"),
-        Case(name="to_spark", contestants={OURS: on_spark, "pylance": pylance}, note=note, versus="pylance"),
+        TimedCase(name="to_arrow", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance"),
+        TimedCase(name="to_spark", contestants={OURS: on_spark, "pylance": pylance}, note=note, versus="pylance"),
     ]
 
 
-def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Case:
+def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> TimedCase:
     """Returns the case of all queries in a batch, compared with all rows."""
 
     def pylance() -> None:
@@ -154,7 +154,7 @@ def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Ca
         assert len(rows) == _K * len(queries)
 
     note = f"{len(queries)} queries at once, before there is an index"
-    return Case(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
+    return TimedCase(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
 
 
 def report_of(outcome: CaseOutcome) -> dict[str, object]:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from benchmarks.jvm import JvmConnector, LeftOutError, install_iceberg
-from benchmarks.measure import OURS, Case
+from benchmarks.measure import OURS, TimedCase
 from benchmarks.pictures import plot_bars
 from benchmarks.report import make_parser, write_report
 from benchmarks.sql_peers_child import PEERS
@@ -141,7 +141,7 @@ class Statements:
             shutil.rmtree(f"{self._folder}/copy", ignore_errors=True)
             added[_PARQUET].append(self._added("copy", lambda: rows.write.parquet(f"{self._folder}/copy")))
 
-        case = Case(
+        case = TimedCase(
             name=name, contestants={OURS: ours, _PARQUET: parquet}, note="beside Parquet rewritten", versus=_PARQUET
         )
         outcome = case.run(_TURNS)

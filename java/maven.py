@@ -22,7 +22,7 @@ class DigestError(DownloadError):
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class MavenJar:
     """A jar.
 
     Attributes:
@@ -65,14 +65,14 @@ class Artifact:
         return content
 
 
-def fetch_all(artifacts: Sequence[Artifact]) -> list[Path]:
+def fetch_all(artifacts: Sequence[MavenJar]) -> list[Path]:
     """Returns the paths of jars. Downloads run in parallel.
 
     Raises:
         DownloadError: Maven Central does not answer, or the digest of a jar differs.
     """
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(Artifact.fetch, artifacts))
+        return list(pool.map(MavenJar.fetch, artifacts))
 
 
 def cache_folder() -> Path:
@@ -80,9 +80,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "lance-spark-java")
 
 
-def _artifact(group: str, name: str, version: str, sha256: str, classifier: str = "") -> Artifact:
+def _artifact(group: str, name: str, version: str, sha256: str, classifier: str = "") -> MavenJar:
     file = f"{name}-{version}{'-' if classifier else ''}{classifier}.jar"
-    return Artifact(f"{group.replace('.', '/')}/{name}/{version}/{file}", sha256)
+    return MavenJar(f"{group.replace('.', '/')}/{name}/{version}/{file}", sha256)
 
 
 GOOGLE_JAVA_FORMAT = _artifact(

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import lizard
@@ -251,6 +251,22 @@ def test_functions_are_simple():
     complex_functions = sorted(pair for pair in complexities if pair[0] > COMPLEX)
     assert [pair for pair in complex_functions if pair[0] > MOST_COMPLEX] == [], "split them by decision"
     assert len(complex_functions) <= COMPLEX_SHARE * len(complexities), complex_functions
+
+
+def class_names(folders: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields name and place of each class outside of test modules, whose classes stand for those of users."""
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        if not path.name.startswith("test_"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef):
+                    yield node.name, f"{path.relative_to(ROOT)}:{node.lineno}"
+
+
+def test_a_class_name_occurs_once_in_the_project():
+    places: dict[str, list[str]] = {}
+    for name, place in class_names((*PACKAGES, "benchmarks", "docs", "examples", "java", "tests")):
+        places.setdefault(name, []).append(place)
+    assert {name: at for name, at in places.items() if len(at) > 1} == {}
 
 
 def in_a_fresh_interpreter(code: str) -> dict[str, object]:

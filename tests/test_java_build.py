@@ -110,7 +110,7 @@ def test_a_download_with_another_digest_is_refused(tmp_path: Path, monkeypatch: 
     jar.parent.mkdir()
     jar.write_bytes(b"changed")
     with pytest.raises(maven.DownloadError, match=r"The digest of .*x-1\.jar is .* Delete the file and try again"):
-        maven.Artifact("x/x/1/x-1.jar", "0" * 64).fetch()
+        maven.MavenJar("x/x/1/x-1.jar", "0" * 64).fetch()
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ SIZE = 256
 
 
 @udf(data_type=pa.list_(pa.float32(), SIZE), batch_size=256)
-class Embed:
+class EmbedDocument:
     def setup(self) -> None:
         self.model: Any = HashingVectorizer(n_features=SIZE, stop_words="english")
 
@@ -55,7 +55,7 @@ class Embed:
         return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), SIZE)
 
 
-embed = Embed()
+embed = EmbedDocument()
 chunks.add_columns({"vector": embed})
 assert chunks.backfill("vector").rows_computed == chunks.count_rows()
 

@@ -193,7 +193,7 @@ def _to_tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
 
 
 @dataclass
-class _Analyzed(AnalyzeResult):
+class _AnalyzedTable(AnalyzeResult):
     """Facts about a call before its run: Spark passes them to the tasks."""
 
     rows: spark_types.StructType = dataclasses.field(default_factory=spark_types.StructType)
@@ -203,16 +203,16 @@ def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
     class Rows:
         """The class called by Spark for each row of a table, and at its end."""
 
-        def __init__(self, analyzed: _Analyzed) -> None:
+        def __init__(self, analyzed: _AnalyzedTable) -> None:
             self._schema = analyzed.rows
             self._held: list[object] = []
             self._tables: list[pa.Table] = []
 
         @staticmethod
-        def analyze(table: AnalyzeArgument) -> _Analyzed:
+        def analyze(table: AnalyzeArgument) -> _AnalyzedTable:
             if not table.isTable:
                 raise TypeError("it takes a table: call it as f(TABLE(t)), or f(df.asTable())")
-            return _Analyzed(schema=schema, withSinglePartition=True, rows=table.dataType)  # type: ignore[arg-type]
+            return _AnalyzedTable(schema=schema, withSinglePartition=True, rows=table.dataType)  # type: ignore[arg-type]
 
         def eval(self, table: object) -> None:
             self._held.append(table)

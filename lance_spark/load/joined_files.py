@@ -56,7 +56,7 @@ class _JoinedRange(JoinRange):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pending:
+class _PendingFile:
     """A fragment whose file is being written.
 
     Attributes:
@@ -82,7 +82,7 @@ class JoinedFiles:
         self._whole = whole
         self._files = TaskFiles(spec)
         self._lanes = task_lanes(spec.staging)
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_PendingFile] = deque()
         self._saving = self._files.saving()
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class JoinedFiles:
         except Exception as error:  # noqa: BLE001 - the assembly of the fragment reports the error
             outcome = Future()
             outcome.set_exception(error)
-        self._pending.append(_Pending(number=number, rows=rows, outcome=outcome, store_values=store_values))
+        self._pending.append(_PendingFile(number=number, rows=rows, outcome=outcome, store_values=store_values))
 
     def answers(self, *, wait: bool) -> Iterator[tuple[int, RowSet, str | None]]:
         """Yields the fragments with a written file: their number, their rows, and their outcome.

@@ -75,7 +75,7 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
         rows: Target number of rows per batch. A batch of at least half as many rows is not merged.
         clock: Returns the time in seconds.
     """
-    pending = _Pending(rows, clock)
+    pending = _SmallBatches(rows, clock)
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -91,7 +91,7 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
     yield from pending.take()
 
 
-class _Pending:
+class _SmallBatches:
     """Small batches that wait for a merge."""
 
     def __init__(self, most_rows: int, clock: Callable[[], float]) -> None:

@@ -213,7 +213,7 @@ class BatchSearch(Search):
 
     # Planning
 
-    def _planned(self) -> _Plan:
+    def _planned(self) -> _BatchSearchPlan:
         """Plans the parts of the table, and selects the index."""
         if self.ordering:
             raise UnsupportedOperationError(
@@ -241,7 +241,7 @@ class BatchSearch(Search):
             parts=self._parts(ref, column, size, None if index is None else index.other_fragments),
         )
         shares = 0 if index is None else known_slots(self.queries.sparkSession) or _SHARES
-        return _Plan(find=find, index=index, shares=shares)
+        return _BatchSearchPlan(find=find, index=index, shares=shares)
 
     def _parts(
         self, ref: DatasetRef, column: str, size: int, fragments: tuple[int, ...] | None
@@ -275,7 +275,7 @@ class BatchSearch(Search):
             )
         return vector_columns[0]
 
-    def _read_columns(self, plan: _Plan) -> StructType:
+    def _read_columns(self, plan: _BatchSearchPlan) -> StructType:
         names = tuple(self._selected_names())
         dataset = plan.ref.open()
         options = ReadOptions(path=plan.ref.uri, columns=names or None, with_row_id=self._has_row_ids())
@@ -284,7 +284,7 @@ class BatchSearch(Search):
             fields = [column_field for column_field in fields if column_field.name == ROW_ID]
         return StructType(fields)
 
-    def _sent(self, vector: str, plan: _Plan) -> DataFrame:
+    def _sent(self, vector: str, plan: _BatchSearchPlan) -> DataFrame:
         """Sends each query to every part. One copy carries the columns of the query."""
         count = len(plan.parts)
         places = [f"c{number}" for number in range(len(self.queries.columns))]
@@ -329,7 +329,7 @@ class _Index:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _BatchSearchPlan:
     """The plan of a batch search.
 
     Attributes:

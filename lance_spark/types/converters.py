@@ -25,7 +25,7 @@ _SPLIT_HINT = "read with a smaller option 'batch_size'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _ConversionPlan:
     """The conversion of batches from one schema to another."""
 
     source: pa.Schema
@@ -36,9 +36,9 @@ class _Plan:
         return [column.run(None if column.source is None else columns[column.source], rows) for column in self.columns]
 
 
-def _plan(source: pa.Schema, target: pa.Schema, planner: ConversionPlanner) -> _Plan:
+def _plan(source: pa.Schema, target: pa.Schema, planner: ConversionPlanner) -> _ConversionPlan:
     columns = planner.plan_children(list(source), target)
-    return _Plan(source=source, columns=columns, as_is=are_trivial(columns, len(source)))
+    return _ConversionPlan(source=source, columns=columns, as_is=are_trivial(columns, len(source)))
 
 
 class ReadConverter:
@@ -63,7 +63,7 @@ class ReadConverter:
         self._plan = self._planned(source)
         self._rows = 0
 
-    def _planned(self, source: pa.Schema) -> _Plan:
+    def _planned(self, source: pa.Schema) -> _ConversionPlan:
         planner = ConversionPlanner(writing=False)
         plan = _plan(source, self.schema, planner)
         if planner.problems:
@@ -168,7 +168,7 @@ class WriteConverter:
         self._rows += batch.num_rows
         return batch if batch.schema.equals(self.schema, check_metadata=True) else relabel_batch(batch, self.schema)
 
-    def _planned(self, source: pa.Schema) -> _Plan:
+    def _planned(self, source: pa.Schema) -> _ConversionPlan:
         planner = ConversionPlanner(writing=True)
         plan = _plan(source, self.schema, planner)
         if planner.problems:
@@ -251,7 +251,9 @@ def _written_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
 
 
-def _run(plan: _Plan, batch: pa.RecordBatch, rows_before: int, hint: str, rows_of: str = "its task") -> pa.RecordBatch:
+def _run(
+    plan: _ConversionPlan, batch: pa.RecordBatch, rows_before: int, hint: str, rows_of: str = "its task"
+) -> pa.RecordBatch:
     columns = batch.columns
     try:
         arrays = plan.run(columns, batch.num_rows)

@@ -74,7 +74,7 @@ _SHOWN_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _CompactionPlan:
     """The plan of a compaction of a version.
 
     Attributes:
@@ -212,7 +212,7 @@ class CompactionJob:
             seconds=self.snapshot().seconds,
         )
 
-    def _run_shown(self, plan: _Plan) -> None:
+    def _run_shown(self, plan: _CompactionPlan) -> None:
         status = "FAILED"
         self._progress.start(sum(fragment.num_rows for fragment in plan.fragments), self._planned)
         try:
@@ -221,7 +221,7 @@ class CompactionJob:
         finally:
             self._progress.close(status)
 
-    def _rewrite_until_committed(self, plan: _Plan) -> None:
+    def _rewrite_until_committed(self, plan: _CompactionPlan) -> None:
         """Rewrites fragments until no task lost its work, or the retries are used up."""
 
         def rewrite_once(_attempt: int) -> Outdated | None:
@@ -241,7 +241,7 @@ class CompactionJob:
         except _LostWorkError:
             self._counts["fragments_left"] = len(plan.fragments)
 
-    def _plan(self) -> _Plan:
+    def _plan(self) -> _CompactionPlan:
         """Plans the remaining fragments, without failed fragments and fragments of this job."""
         began = time.monotonic()
         dataset = self._snapshot.open()
@@ -262,14 +262,14 @@ class CompactionJob:
                 texts.append(task.json())  # type: ignore[attr-defined]
                 olds.append(fragments)
         self._seconds["plan"] += time.monotonic() - began
-        return _Plan(
+        return _CompactionPlan(
             basis=Basis.of(dataset),
             tasks=tuple(CompactionTask(snapshot=self._snapshot, number=n, task=text) for n, text in enumerate(texts)),
             olds=tuple(olds),
             defer_index_remap=bool(texts) and bool(json.loads(texts[0])["options"]["defer_index_remap"]),
         )
 
-    def _round(self, plan: _Plan) -> int:
+    def _round(self, plan: _CompactionPlan) -> int:
         """Writes and commits a plan, and returns the number of tasks with lost work."""
         size = self._group_size()
         groups = [plan.tasks[at : at + size] for at in range(0, len(plan.tasks), size)]
@@ -306,7 +306,7 @@ class CompactionJob:
         slots = known_slots(self._spark)
         return _TASKS_OF_UNKNOWN_SLOTS if slots is None else max(_FEWEST_TASKS, slots * _TASKS_PER_SLOT)
 
-    def _take(self, plan: _Plan, results: Sequence[Written]) -> tuple[list[Compacted], int]:
+    def _take(self, plan: _CompactionPlan, results: Sequence[Written]) -> tuple[list[Compacted], int]:
         """Returns the parts that tasks wrote, and the number of tasks without their version."""
         parts, failed = list[Compacted](), list[Written]()
         for result in sorted(results, key=lambda result: result.number):
@@ -327,7 +327,7 @@ class CompactionJob:
             return True
         return False
 
-    def _commit(self, plan: _Plan, parts: Sequence[Compacted]) -> int:
+    def _commit(self, plan: _CompactionPlan, parts: Sequence[Compacted]) -> int:
         """Commits parts, and returns the number of parts lost to concurrent commits."""
         began = time.monotonic()
         try:
@@ -368,7 +368,10 @@ class CompactionJob:
         self._progress.update(rows=self._counts["rows"], written=removed_fragments, committed=removed_fragments)
 
     def _stop(
-        self, plan: _Plan, running: Sequence[Future[list[Written]]], untaken: Collection[Future[list[Written]]]
+        self,
+        plan: _CompactionPlan,
+        running: Sequence[Future[list[Written]]],
+        untaken: Collection[Future[list[Written]]],
     ) -> None:
         """Ends all Spark jobs, and deletes their uncommitted files."""
         for future in running:

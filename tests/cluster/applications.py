@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from tests.cluster.conftest import JOB_S, ROOT, Cluster
-from tests.cluster.operations import Request
+from tests.cluster.conftest import JOB_S, ROOT, StandaloneCluster
+from tests.cluster.operations import OperationRequest
 from tests.support.processes import environment
 
 
@@ -29,7 +29,11 @@ class Application:
     """
 
     def __init__(
-        self, cluster: Cluster, home: Path, settings: Mapping[str, str], variables: Mapping[str, str] | None = None
+        self,
+        cluster: StandaloneCluster,
+        home: Path,
+        settings: Mapping[str, str],
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster = cluster
         self._home = home
@@ -64,7 +68,7 @@ class Application:
         self._reader.start()
         self.reply()
 
-    def send(self, request: Request) -> None:
+    def send(self, request: OperationRequest) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(request.to_json() + "\n")
         self.process.stdin.flush()

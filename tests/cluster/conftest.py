@@ -23,7 +23,7 @@ HOSTS = ("127.0.0.1", "127.0.0.2")
 
 
 @dataclass(kw_only=True)
-class Cluster:
+class StandaloneCluster:
     daemons: Daemons
     port: int
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Cluster:
 class ClusterJob:
     """A driver in a process of its own."""
 
-    def __init__(self, name: str, cluster: Cluster, path: str) -> None:
+    def __init__(self, name: str, cluster: StandaloneCluster, path: str) -> None:
         command = [sys.executable, "-m", "tests.cluster.jobs", name, cluster.url, path]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
@@ -125,7 +125,9 @@ class ClusterJob:
         answer: dict[str, object] = json.loads(out.splitlines()[-1])
         return answer
 
-    def lose(self, lose: Callable[[Cluster, psutil.Process], None], cluster: Cluster, path: str) -> None:
+    def lose(
+        self, lose: Callable[[StandaloneCluster, psutil.Process], None], cluster: StandaloneCluster, path: str
+    ) -> None:
         """Waits until a task is in the middle of a file, and kills its process or machine."""
         deadline = time.monotonic() + JOB_S
         while not (writing := cluster.writing(path)):
@@ -157,7 +159,7 @@ def open_files(process: psutil.Process) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     with start_master(tmp_path_factory.mktemp("cluster")) as new_cluster:
         new_cluster.add_worker()
         new_cluster.add_worker()
@@ -165,7 +167,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @contextlib.contextmanager
-def start_master(home: Path) -> Iterator[Cluster]:
+def start_master(home: Path) -> Iterator[StandaloneCluster]:
     """Starts a cluster without workers."""
     with daemons(home) as started:
         port = free_port()
@@ -175,4 +177,4 @@ def start_master(home: Path) -> Iterator[Cluster]:
             *("--webui-port", str(free_port())),
             ready="I have been elected leader",
         )
-        yield Cluster(daemons=started, port=port)
+        yield StandaloneCluster(daemons=started, port=port)

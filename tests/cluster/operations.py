@@ -1,7 +1,7 @@
 """A driver with an application of its own, which runs operations on demand: `python -m tests.cluster.operations MASTER
 SETTINGS`.
 
-SETTINGS is JSON. Each line of the standard input is a `Request`, and each line of the output is the reply.
+SETTINGS is JSON. Each line of the standard input is a `OperationRequest`, and each line of the output is the reply.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ middle of its file at the row `HELD`.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class OperationRequest:
     """An operation on a table.
 
     Attributes:
@@ -62,7 +62,7 @@ class Place:
     """The tables of a request, on the driver."""
 
     spark: SparkSession
-    request: Request
+    request: OperationRequest
 
     @property
     def uri(self) -> str:
@@ -112,7 +112,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class ClusterOperation:
     """An operation with counted calls.
 
     Attributes:
@@ -172,17 +172,17 @@ def load(place: Place) -> None:
 
 
 OPERATIONS = {
-    "backfill": Operation(
+    "backfill": ClusterOperation(
         prepare=prepare_backfill,
         act=lambda place: place.db.open_table("t").backfill("v", **SETTINGS, task_size=TASK_ROWS, commit_granularity=1),
         repeated=BATCH,
     ),
     # Three fragments are two tasks.
-    "DataFrame backfill": Operation(prepare=Place.make, act=backfill_dataframe, repeated=2 * FRAGMENT_ROWS),
-    "append": Operation(
+    "DataFrame backfill": ClusterOperation(prepare=Place.make, act=backfill_dataframe, repeated=2 * FRAGMENT_ROWS),
+    "append": ClusterOperation(
         prepare=lambda place: place.make(1000, with_values=True), act=append, others=range(1000, 1000 + ROWS)
     ),
-    "MERGE": Operation(
+    "MERGE": ClusterOperation(
         prepare=lambda place: place.make(with_values=True),
         act=merge,
         computed=range(80, 320),
@@ -190,14 +190,14 @@ OPERATIONS = {
         # Values that a lost executor has stored are lost, too.
         repeated=ROWS,
     ),
-    "refresh": Operation(
+    "refresh": ClusterOperation(
         prepare=prepare_refresh,
         act=lambda place: place.db.open_table("view").refresh(max_rows_per_fragment=FRAGMENT_ROWS),
         repeated=FRAGMENT_ROWS,
         table="view",
     ),
     # Spark computes the rows of the source again if an executor with its shuffle files is gone.
-    "load_columns": Operation(prepare=Place.make, act=load, repeated=ROWS),
+    "load_columns": ClusterOperation(prepare=Place.make, act=load, repeated=ROWS),
 }
 
 
@@ -221,12 +221,12 @@ def main(master: str, settings: str) -> None:
     print(json.dumps({"executors": executors_of(session)}), flush=True)
     try:
         for line in sys.stdin:
-            print(json.dumps(reply_to(Request(**json.loads(line)), session)), flush=True)
+            print(json.dumps(reply_to(OperationRequest(**json.loads(line)), session)), flush=True)
     finally:
         session.stop()
 
 
-def reply_to(request: Request, spark: SparkSession) -> dict[str, Any]:
+def reply_to(request: OperationRequest, spark: SparkSession) -> dict[str, Any]:
     place = Place(spark=spark, request=request)
     try:
         getattr(OPERATIONS[request.operation], request.step)(place)

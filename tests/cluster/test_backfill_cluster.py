@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from tests.cluster.conftest import Cluster
+from tests.cluster.conftest import StandaloneCluster
 from tests.cluster.jobs import ROWS as WALKED
 from tests.connect.conftest import connect_log as connect_log  # noqa: PLC0414 - a fixture
 from tests.connect.conftest import connect_url as connect_url  # noqa: PLC0414 - a fixture
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROWS, FRAGMENT_ROWS = 240, 80
 SMALL = {"checkpoint_size": 4, "min_checkpoint_size": 4}
 
-Loss = Callable[[Cluster, psutil.Process], None]
+Loss = Callable[[StandaloneCluster, psutil.Process], None]
 
 
 @pytest.fixture
@@ -51,15 +51,15 @@ def settings(**more: Any) -> dict[str, Any]:
     return {"task_size": 40, "commit_granularity": 1, **more}
 
 
-def lose_executor(cluster: Cluster, worker: psutil.Process) -> None:
+def lose_executor(cluster: StandaloneCluster, worker: psutil.Process) -> None:
     os.kill(cluster.executor_of(worker).pid, signal.SIGKILL)
 
 
-def lose_python_worker(cluster: Cluster, worker: psutil.Process) -> None:
+def lose_python_worker(cluster: StandaloneCluster, worker: psutil.Process) -> None:
     os.kill(worker.pid, signal.SIGKILL)
 
 
-def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
+def lose_machine(cluster: StandaloneCluster, worker: psutil.Process) -> None:
     cluster.lose_machine_of(worker)
 
 
@@ -73,7 +73,7 @@ def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
     ids=lambda lose: lose.__name__,
 )
 def test_dataframes_are_written_read_and_backfilled_and_a_backfill_ends_well_after_the_loss_of(
-    lose: Loss, cluster: Cluster, lab: Lab
+    lose: Loss, cluster: StandaloneCluster, lab: Lab
 ):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
@@ -101,7 +101,7 @@ def test_dataframes_are_written_read_and_backfilled_and_a_backfill_ends_well_aft
 
 
 @pytest.mark.long
-def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
+def test_a_killed_driver_of_a_cluster_is_resumed(cluster: StandaloneCluster, lab: Lab):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
     with driver({"job": (lab.home, settings())}, master=cluster.url) as started:
@@ -121,7 +121,7 @@ def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
 
 
 @pytest.mark.long
-def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: Cluster, lab: Lab):
+def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: StandaloneCluster, lab: Lab):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({200: "segfault"})
     with driver({"job": (lab.home, settings(**SMALL))}, master=cluster.url) as started:
@@ -144,7 +144,9 @@ def labs_of(home: Path, spark: SparkSession, limits: dict[str, int | None], *, r
 
 
 @pytest.mark.long
-def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(cluster: Cluster, tmp_path: Path, spark: SparkSession):
+def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(
+    cluster: StandaloneCluster, tmp_path: Path, spark: SparkSession
+):
     labs = labs_of(tmp_path, spark, {"one": 1}, rows=80)
     with driver({"one": (labs["one"].home, settings(task_size=20, concurrency=1))}, master=cluster.url) as started:
         assert started.answer()["one"]["status"] == "DONE"

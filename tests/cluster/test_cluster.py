@@ -12,7 +12,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.cluster.conftest import Cluster, ClusterJob
+from tests.cluster.conftest import ClusterJob, StandaloneCluster
 from tests.cluster.jobs import PADDING, ROWS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -37,19 +37,19 @@ def kill(process: psutil.Process) -> None:
     os.kill(process.pid, signal.SIGKILL)
 
 
-def lose_executor(cluster: Cluster, writing: psutil.Process) -> None:
+def lose_executor(cluster: StandaloneCluster, writing: psutil.Process) -> None:
     kill(cluster.executor_of(writing))
 
 
-def lose_python_worker(cluster: Cluster, writing: psutil.Process) -> None:
+def lose_python_worker(cluster: StandaloneCluster, writing: psutil.Process) -> None:
     kill(writing)
 
 
-def lose_machine(cluster: Cluster, writing: psutil.Process) -> None:
+def lose_machine(cluster: StandaloneCluster, writing: psutil.Process) -> None:
     cluster.lose_machine_of(writing)
 
 
-Loss = Callable[[Cluster, psutil.Process], None]
+Loss = Callable[[StandaloneCluster, psutil.Process], None]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ Loss = Callable[[Cluster, psutil.Process], None]
     ],
     ids=lambda lose: lose.__name__,
 )
-def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
+def test_a_write_survives_the_loss_of(lose: Loss, cluster: StandaloneCluster, table_path: str):
     job = ClusterJob("write_slowly", cluster, table_path)
     try:
         job.lose(lose, cluster, table_path)
@@ -77,7 +77,7 @@ def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize("lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__)
-def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
+def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: StandaloneCluster, table_path: str):
     ids = list(range(1200))
     table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})
     lance.write_dataset(table, table_path, max_rows_per_file=300, enable_stable_row_ids=True)
@@ -95,7 +95,7 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
 
 
 @pytest.mark.long
-def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
+def test_statements_of_sql_on_two_executors(cluster: StandaloneCluster, tmp_path: Path):
     job = ClusterJob("sql", cluster, str(tmp_path / "db"))
     try:
         result = job.result()
@@ -106,7 +106,7 @@ def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
 
 
 @pytest.mark.long
-def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_path: Path):
+def test_each_machine_makes_the_environments_of_its_tasks(cluster: StandaloneCluster, tmp_path: Path):
     job = ClusterJob("environments", cluster, str(tmp_path / "db"))
     try:
         result = job.result()

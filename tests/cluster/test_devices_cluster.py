@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Cluster, ClusterJob, start_master
+from tests.cluster.conftest import ClusterJob, StandaloneCluster, start_master
 from tests.support.device_log import DeviceCalls
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
@@ -16,7 +16,7 @@ DEVICES = ("first-device", "second-device")
 
 
 @pytest.fixture
-def device_cluster(tmp_path: Path) -> Iterator[Cluster]:
+def device_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     """Two workers of four cores, each with a device of its own."""
     with start_master(tmp_path) as new_cluster:
         for device in DEVICES:
@@ -29,7 +29,9 @@ def device_cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield new_cluster
 
 
-def test_each_process_of_a_cluster_sees_one_device_and_all_devices_are_used(device_cluster: Cluster, tmp_path: Path):
+def test_each_process_of_a_cluster_sees_one_device_and_all_devices_are_used(
+    device_cluster: StandaloneCluster, tmp_path: Path
+):
     job = ClusterJob("devices", device_cluster, str(tmp_path / "db"))
     try:
         assert job.result() == {"right": [80, 80]}

@@ -15,8 +15,8 @@ import pytest
 
 import lance_spark
 from tests.cluster.applications import Application
-from tests.cluster.conftest import HOSTS, Cluster, start_master
-from tests.cluster.operations import HELD, OPERATIONS, Operation, Request
+from tests.cluster.conftest import HOSTS, StandaloneCluster, start_master
+from tests.cluster.operations import HELD, OPERATIONS, ClusterOperation, OperationRequest
 from tests.cluster.places import hiding, make_environment
 from tests.object_stores.conftest import s3 as s3  # noqa: PLC0414 - a fixture
 from tests.object_stores.stores import Store, StorePlace, strays
@@ -26,27 +26,27 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 
 
-def lose_executor(cluster: Cluster, task: psutil.Process) -> None:
+def lose_executor(cluster: StandaloneCluster, task: psutil.Process) -> None:
     cluster.executor_of(task).kill()
 
 
-def lose_worker(cluster: Cluster, task: psutil.Process) -> None:
+def lose_worker(cluster: StandaloneCluster, task: psutil.Process) -> None:
     cluster.lose_worker_of(task)
 
 
-def decommission(cluster: Cluster, task: psutil.Process) -> None:
+def decommission(cluster: StandaloneCluster, task: psutil.Process) -> None:
     """The executor gets no further task, and Spark kills it two seconds later."""
     os.kill(cluster.executor_of(task).pid, signal.SIGPWR)
 
 
-def wait_for_idle_executors(cluster: Cluster, task: psutil.Process) -> None:
+def wait_for_idle_executors(cluster: StandaloneCluster, task: psutil.Process) -> None:
     """Executors without a task or data go within a second."""
     busy_executor = cluster.executor_of(task)
     psutil.wait_procs([executor for executor in cluster.executors() if executor != busy_executor], timeout=5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Condition:
+class ClusterCondition:
     """A condition of an application.
 
     Attributes:
@@ -58,12 +58,12 @@ class Condition:
 
     settings: dict[str, str] = field(default_factory=dict)
     order: str | None = "wait"
-    lose: Callable[[Cluster, psutil.Process], None] | None = None
+    lose: Callable[[StandaloneCluster, psutil.Process], None] | None = None
     kills: bool = True
 
 
 CONDITIONS = {
-    "dynamic allocation": Condition(
+    "dynamic allocation": ClusterCondition(
         settings={
             "spark.dynamicAllocation.enabled": "true",
             "spark.dynamicAllocation.initialExecutors": "0",
@@ -75,7 +75,7 @@ CONDITIONS = {
         lose=wait_for_idle_executors,
         kills=False,
     ),
-    "speculation": Condition(
+    "speculation": ClusterCondition(
         settings={
             "spark.speculation": "true",
             "spark.speculation.interval": "100ms",
@@ -86,9 +86,9 @@ CONDITIONS = {
         },
         order="hold the first",
     ),
-    "executor killed": Condition(lose=lose_executor),
-    "worker killed": Condition(lose=lose_worker),
-    "decommissioning": Condition(
+    "executor killed": ClusterCondition(lose=lose_executor),
+    "worker killed": ClusterCondition(lose=lose_worker),
+    "decommissioning": ClusterCondition(
         settings={
             "spark.decommission.enabled": "true",
             "spark.storage.decommission.enabled": "true",
@@ -98,17 +98,17 @@ CONDITIONS = {
     ),
 }
 
-NO_LOSS = Condition(order=None, kills=False)
+NO_LOSS = ClusterCondition(order=None, kills=False)
 
 
 @pytest.fixture(scope="module")
-def condition(request: pytest.FixtureRequest) -> Condition:
+def condition(request: pytest.FixtureRequest) -> ClusterCondition:
     return CONDITIONS[request.param]
 
 
 @pytest.fixture(scope="module")
 def application(
-    cluster: Cluster, condition: Condition, tmp_path_factory: pytest.TempPathFactory
+    cluster: StandaloneCluster, condition: ClusterCondition, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Application]:
     started = Application(cluster, tmp_path_factory.mktemp("driver"), condition.settings)
     yield started
@@ -143,7 +143,9 @@ def alone(
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("condition", CONDITIONS, indirect=True)
-def test_an_operation_ends_well(operation: str, condition: Condition, application: Application, tmp_path: Path) -> None:
+def test_an_operation_ends_well(
+    operation: str, condition: ClusterCondition, application: Application, tmp_path: Path
+) -> None:
     if condition.settings.get("spark.dynamicAllocation.enabled"):
         eventually(lambda: not application.cluster.executors())
     run = OperationRun(name=operation, application=application, root=str(tmp_path / "db"), home=tmp_path)
@@ -191,20 +193,22 @@ class OperationRun:
         self.orders = Orders(home=self.home)
 
     @property
-    def operation(self) -> Operation:
+    def operation(self) -> ClusterOperation:
         return OPERATIONS[self.name]
 
-    def run(self, condition: Condition) -> None:
+    def run(self, condition: ClusterCondition) -> None:
         self.send("prepare")
         self.application.reply()
         self.check(self.act(condition))
 
     def send(self, step: str) -> None:
         self.application.send(
-            Request(operation=self.name, step=step, root=self.root, orders=str(self.home), storage=self.storage)
+            OperationRequest(
+                operation=self.name, step=step, root=self.root, orders=str(self.home), storage=self.storage
+            )
         )
 
-    def act(self, condition: Condition) -> int:
+    def act(self, condition: ClusterCondition) -> int:
         """Runs the operation, and returns the number of repeated attempts of tasks."""
         before = self.application.repeated_attempts()
         if condition.order is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import Cluster, ClusterJob
+from tests.cluster.conftest import ClusterJob, StandaloneCluster
 from tests.cluster.jobs import BEGUN, EVENTS, PROPERTIES
 from tests.object_stores.servers import requests_of, s3_server
 from tests.object_stores.vending import SECRET_KEY, vending_namespace
@@ -28,7 +28,7 @@ def storage(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def test_executors_renew_vended_keys_while_the_namespace_fails_for_some_seconds(
-    cluster: Cluster, storage: dict[str, str], tmp_path: Path
+    cluster: StandaloneCluster, storage: dict[str, str], tmp_path: Path
 ):
     (tmp_path / EVENTS).mkdir()
     with vending_namespace(storage, 5.0) as namespace:

@@ -23,7 +23,7 @@ from udf_runtime import UDF, Columns, Manifest, Skip, UnpackedUDF, udf
 Report = dict[str, object]
 
 
-class Size(NamedTuple):
+class TextSize(NamedTuple):
     length: int
     upper: str
 
@@ -56,8 +56,8 @@ def columns(table: Table, folder: str, report: Report) -> None:
         return id * 2
 
     @udf
-    def size(text: str) -> Columns[Size]:
-        return Size(len(text), text.upper())
+    def size(text: str) -> Columns[TextSize]:
+        return TextSize(len(text), text.upper())
 
     @pandas_udf("bigint")
     def triple(id: pd.Series) -> pd.Series:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from java.maven import Artifact
+from java.maven import MavenJar
 from tests.support.java_classes import JVM_OPTIONS
 from tests.support.processes import SPARK_HOME, environment
 
@@ -169,7 +169,7 @@ print(output.getvalue())
     return run([sys.executable, "-c", kernel], folder)
 
 
-CONNECTOR = Artifact(
+CONNECTOR = MavenJar(
     "org/lance/lance-spark-3.5_2.12/0.4.0/lance-spark-3.5_2.12-0.4.0.jar",
     "078627d23e4f704a857b8c5406bff0bf59a3f58fb6aad31b75c0955103831f4f",
 )

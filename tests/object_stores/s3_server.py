@@ -97,7 +97,7 @@ class Faults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class S3Request:
     """A request.
 
     Attributes:
@@ -124,17 +124,17 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply:
+class S3Reply:
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
 
-def xml_reply(text: str, *, status: int = 200) -> Reply:
-    return Reply(status=status, headers={"Content-Type": "application/xml"}, body=f"{_XML}{text}".encode())
+def xml_reply(text: str, *, status: int = 200) -> S3Reply:
+    return S3Reply(status=status, headers={"Content-Type": "application/xml"}, body=f"{_XML}{text}".encode())
 
 
-def refusal(status: int, code: str) -> Reply:
+def refusal(status: int, code: str) -> S3Reply:
     return xml_reply(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>", status=status)
 
 
@@ -205,7 +205,7 @@ class Upload:
 
     parts: dict[int, UploadPart] = field(default_factory=dict)
 
-    def complete(self, body: bytes) -> list[UploadPart] | Reply:
+    def complete(self, body: bytes) -> list[UploadPart] | S3Reply:
         """Returns the parts listed by a completion, or the refusal of the completion."""
         parts: list[UploadPart] = []
         for element in ET.fromstring(body).iterfind("{*}Part"):
@@ -227,13 +227,13 @@ class ObjectStore:
         self.uploads: dict[str, Upload] = {}
         self.upload_numbers = itertools.count()
 
-    def answer(self, request: Request) -> Reply:
+    def answer(self, request: S3Request) -> S3Reply:
         if "transfer-encoding" in request.headers:
             return refusal(501, "NotImplemented")
         name, _, key = request.path.lstrip("/").partition("/")
         if request.method == "PUT" and not key:
             self.buckets.setdefault(name, Bucket())
-            return Reply()
+            return S3Reply()
         bucket = self.buckets.get(name)
         if bucket is None:
             return refusal(404, "NoSuchBucket")
@@ -242,7 +242,7 @@ class ObjectStore:
                 return handle(self, bucket, key, request)
         return refusal(405, "MethodNotAllowed")
 
-    def get(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def get(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         stored = bucket.objects.get(key)
         if stored is None:
             return MISSING_KEY
@@ -255,22 +255,22 @@ class ObjectStore:
         if request.headers.get("if-match", stored.etag) != stored.etag:
             return UNMET_CONDITION
         if request.headers.get("if-none-match") == stored.etag:
-            return Reply(status=304, headers=headers)
+            return S3Reply(status=304, headers=headers)
         size = len(stored.content)
         requested_range = range_of(request, size)
         if requested_range is None:
-            return Reply(headers=headers, body=stored.content)
+            return S3Reply(headers=headers, body=stored.content)
         if not requested_range:
             return refusal(416, "InvalidRange")
         headers["Content-Range"] = f"bytes {requested_range.start}-{requested_range.stop - 1}/{size}"
-        return Reply(status=206, headers=headers, body=stored.content[requested_range.start : requested_range.stop])
+        return S3Reply(status=206, headers=headers, body=stored.content[requested_range.start : requested_range.stop])
 
-    def put(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def put(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         if not self.meets_condition(bucket, key, request):
             return UNMET_CONDITION
-        return Reply(headers={"ETag": bucket.put(key, request.body).etag})
+        return S3Reply(headers={"ETag": bucket.put(key, request.body).etag})
 
-    def meets_condition(self, bucket: Bucket, key: str, request: Request) -> bool:
+    def meets_condition(self, bucket: Bucket, key: str, request: S3Request) -> bool:
         if self.ignore_conditions:
             return True
         stored = bucket.objects.get(key)
@@ -279,7 +279,7 @@ class ObjectStore:
         etag = request.headers.get("if-match")
         return etag is None or (stored is not None and stored.etag == etag)
 
-    def copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def copy(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         source = self.source_of(request)
         if source is None:
             return MISSING_KEY
@@ -291,27 +291,27 @@ class ObjectStore:
             f"<LastModified>{iso_time(stored.modified_s)}</LastModified></CopyObjectResult>"
         )
 
-    def source_of(self, request: Request) -> StoredObject | None:
+    def source_of(self, request: S3Request) -> StoredObject | None:
         """Returns the object that a request copies."""
         bucket, _, key = unquote(request.headers["x-amz-copy-source"]).lstrip("/").partition("/")
         return self.buckets[bucket].objects.get(key)
 
-    def put_or_copy(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def put_or_copy(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         handle = self.copy if "x-amz-copy-source" in request.headers else self.put
         return handle(bucket, key, request)
 
-    def delete(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def delete(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         bucket.delete(key)
-        return Reply(status=204)
+        return S3Reply(status=204)
 
-    def delete_several(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def delete_several(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         keys = [element.text or "" for element in ET.fromstring(request.body).iter() if element.tag[-3:] == "Key"]
         for name in keys:
             bucket.delete(name)
         deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in keys)
         return xml_reply(f"<DeleteResult {_NAMESPACE}>{deleted}</DeleteResult>")
 
-    def list(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def list(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         parameters = request.parameters
         prefix = parameters.get("prefix", "")
         after = parameters.get("continuation-token") or parameters.get("start-after", "")
@@ -326,7 +326,7 @@ class ObjectStore:
             f"{next_token}{contents}{prefixes}</ListBucketResult>"
         )
 
-    def begin_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def begin_upload(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         number = str(next(self.upload_numbers))
         self.uploads[number] = Upload()
         return xml_reply(
@@ -334,7 +334,7 @@ class ObjectStore:
             "</InitiateMultipartUploadResult>"
         )
 
-    def put_part(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def put_part(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         upload = self.uploads.get(request.parameters["uploadId"])
         if upload is None:
             return MISSING_UPLOAD
@@ -348,16 +348,16 @@ class ObjectStore:
         part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(content, etag_of(content))
         if is_copy:
             return xml_reply(f"<CopyPartResult><ETag>{escape(part.etag)}</ETag></CopyPartResult>")
-        return Reply(headers={"ETag": part.etag})
+        return S3Reply(headers={"ETag": part.etag})
 
-    def complete_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def complete_upload(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         upload = self.uploads.get(request.parameters["uploadId"])
         if upload is None:
             return MISSING_UPLOAD
         if not self.meets_condition(bucket, key, request):
             return UNMET_CONDITION
         parts = upload.complete(request.body)
-        if isinstance(parts, Reply):
+        if isinstance(parts, S3Reply):
             return parts
         del self.uploads[request.parameters["uploadId"]]
         etags = etag_of("".join(part.etag for part in parts).encode()).strip('"')
@@ -367,12 +367,12 @@ class ObjectStore:
             "</CompleteMultipartUploadResult>"
         )
 
-    def abort_upload(self, bucket: Bucket, key: str, request: Request) -> Reply:
+    def abort_upload(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         self.uploads.pop(request.parameters["uploadId"], None)
-        return Reply(status=204)
+        return S3Reply(status=204)
 
 
-ROUTES: tuple[tuple[str, str, Callable[[ObjectStore, Bucket, str, Request], Reply]], ...] = (
+ROUTES: tuple[tuple[str, str, Callable[[ObjectStore, Bucket, str, S3Request], S3Reply]], ...] = (
     ("GET", "list-type", ObjectStore.list),
     ("GET", "", ObjectStore.get),
     ("HEAD", "", ObjectStore.get),
@@ -387,7 +387,7 @@ ROUTES: tuple[tuple[str, str, Callable[[ObjectStore, Bucket, str, Request], Repl
 """Method, a parameter of the query, and the handler. The first match answers."""
 
 
-def range_of(request: Request, size: int) -> range | None:
+def range_of(request: S3Request, size: int) -> range | None:
     """Returns the requested bytes, an empty range without any such byte, and None without a range."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
     if match is None or request.method == "HEAD":
@@ -444,16 +444,16 @@ class Server:
         finally:
             writer.close()
 
-    async def reply_to(self, request: Request) -> Reply | None:
+    async def reply_to(self, request: S3Request) -> S3Reply | None:
         """Returns the reply, or None if the connection breaks."""
         if request.path == FAULTS:
             self.faults = Faults(**json.loads(request.body))
             if self.faults.down_s or self.faults.down_while:
                 self.start_outage(self.faults)
-            return Reply()
+            return S3Reply()
         if request.path == REQUESTS:
             entries, self.log = self.log, []
-            return Reply(body=json.dumps(entries).encode())
+            return S3Reply(body=json.dumps(entries).encode())
         began = time.time()
         if self.faults.latency_s:
             await asyncio.sleep(self.faults.latency_s)
@@ -462,7 +462,7 @@ class Server:
         self.log.append((request.method, request.target, status, began, time.time(), len(request.body), sent))
         return reply
 
-    def execute(self, request: Request) -> Reply | None:
+    def execute(self, request: S3Request) -> S3Reply | None:
         faults, line = self.faults, f"{request.method} {request.target}"
         if self.outage is not None or faults.strikes(faults.reset, line):
             return None
@@ -477,7 +477,7 @@ class Server:
             return None
         return reply
 
-    def is_expired(self, request: Request) -> bool:
+    def is_expired(self, request: S3Request) -> bool:
         key = EXPIRING_KEY.search(request.headers.get("authorization", ""))
         return not self.faults.lasting_keys if key is None else 1000 * time.time() > int(key[1])
 
@@ -493,17 +493,17 @@ class Server:
         await self.listen()
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request:
+async def read_request(reader: asyncio.StreamReader) -> S3Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, target, _ = first.split(" ", 2)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     path, _, query = target.partition("?")
-    return Request(method=method, path=unquote(path), query=query, headers=headers, body=body)
+    return S3Request(method=method, path=unquote(path), query=query, headers=headers, body=body)
 
 
-def head_of(reply: Reply) -> bytes:
+def head_of(reply: S3Reply) -> bytes:
     headers = {**reply.headers, "Content-Length": str(len(reply.body))}
     lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.object_stores.s3_server import MIN_PART_BYTES, ObjectStore, Reply, Request, Server
+from tests.object_stores.s3_server import MIN_PART_BYTES, ObjectStore, S3Reply, S3Request, Server
 from tests.support.processes import free_port
 
 DIGITS = b"0123456789"
 
 
-def ask(store: ObjectStore, method: str, target: str, body: bytes = b"", **headers: str) -> Reply:
+def ask(store: ObjectStore, method: str, target: str, body: bytes = b"", **headers: str) -> S3Reply:
     path, _, query = target.partition("?")
     named_headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return store.answer(Request(method=method, path=path, query=query, headers=named_headers, body=body))
+    return store.answer(S3Request(method=method, path=path, query=query, headers=named_headers, body=body))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def store() -> ObjectStore:
     return store
 
 
-def texts(reply: Reply, path: str) -> list[str]:
+def texts(reply: S3Reply, path: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(reply.body).iterfind(path)]
 
 
@@ -106,7 +106,7 @@ def begin_upload(store: ObjectStore, target: str, contents: list[bytes]) -> tupl
     return upload, parts[::-1]
 
 
-def complete(store: ObjectStore, target: str, upload: str, parts: list[tuple[int, str]], **headers: str) -> Reply:
+def complete(store: ObjectStore, target: str, upload: str, parts: list[tuple[int, str]], **headers: str) -> S3Reply:
     listed = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in parts)
     body = (
         f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{listed}</CompleteMultipartUpload>'
@@ -132,7 +132,7 @@ def test_a_wrong_completion_makes_no_object(store: ObjectStore, fault: str) -> N
     assert ask(store, "GET", "/b/k").status == 404
 
 
-def pages(store: ObjectStore, parameters: dict[str, str]) -> Iterator[Reply]:
+def pages(store: ObjectStore, parameters: dict[str, str]) -> Iterator[S3Reply]:
     token: dict[str, str] = {}
     while True:
         reply = ask(store, "GET", f"/b?{urlencode({'list-type': '2', **parameters, **token})}")

@@ -36,7 +36,7 @@ class VendingNamespace(ThreadingHTTPServer):
     """
 
     def __init__(self, server: RestAdapter, storage: dict[str, str], seconds: float) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), _VendingHandler)
         self.server, self.storage, self.seconds = server, storage, seconds
         self.is_down = threading.Event()
         self.descriptions = 0
@@ -53,7 +53,7 @@ class VendingNamespace(ThreadingHTTPServer):
         return {**self.storage, **keys, "expires_at_millis": expiry}
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _VendingHandler(BaseHTTPRequestHandler):
     server: VendingNamespace
     protocol_version = "HTTP/1.1"
 

@@ -44,7 +44,7 @@ class ChatService:
         """Serves requests on a free port of this machine."""
         service = self
 
-        class Handler(_Handler):
+        class Handler(_ChatHandler):
             chat = service
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -75,7 +75,7 @@ class ChatService:
                 self._in_flight -= 1
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ChatHandler(BaseHTTPRequestHandler):
     chat: ChatService
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

@@ -37,8 +37,8 @@ class HttpService:
     @contextlib.contextmanager
     def serve(self) -> Iterator[HttpService]:
         """Serves requests on a free port of this machine."""
-        handler = type("Handler", (_Handler,), {"service": self})
-        server = _Server(("127.0.0.1", 0), handler)
+        handler = type("Handler", (_RecordingHandler,), {"service": self})
+        server = _HttpServer(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_port}"
@@ -59,12 +59,12 @@ class HttpService:
         return self.answer(row, number)
 
 
-class _Server(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RecordingHandler(BaseHTTPRequestHandler):
     service: HttpService
     disable_nagle_algorithm = True
 

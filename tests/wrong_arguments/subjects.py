@@ -78,7 +78,7 @@ class Session:
 Session.__name__, Session.__module__ = "SparkSession", "pyspark.sql.session"
 
 
-class Frame:
+class EmptyFrame:
     """Replaces a DataFrame of Spark, with a schema and without rows."""
 
     columns = ("vector",)
@@ -91,10 +91,10 @@ class Frame:
     __getattr__ = Session.__getattr__
 
 
-Frame.__name__, Frame.__module__ = "DataFrame", "pyspark.sql.connect.dataframe"
+EmptyFrame.__name__, EmptyFrame.__module__ = "DataFrame", "pyspark.sql.connect.dataframe"
 
 
-class Size(NamedTuple):
+class Measure(NamedTuple):
     height: int
 
 
@@ -108,8 +108,8 @@ def double(id: int) -> int:
 
 
 @udf(version="1")
-def measure(id: int) -> Columns[Size]:
-    return Size(id)
+def measure(id: int) -> Columns[Measure]:
+    return Measure(id)
 
 
 @chunker(output_schema=pa.schema([("piece", pa.string())]), version="1")
@@ -380,7 +380,7 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
 """Arguments by `Class.method.parameter`, or by the name of a required parameter."""
 
 OBJECTS: dict[type, Callable[[CallFolder], object]] = {
-    BatchSearch: lambda at: at.table.search(Frame(), "vector"),
+    BatchSearch: lambda at: at.table.search(EmptyFrame(), "vector"),
     Branches: lambda at: at.table.branches,
     Connection: lambda at: at.db,
     ErrorPolicy: lambda at: udf_runtime.skip_on_error(),

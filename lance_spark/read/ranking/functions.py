@@ -120,7 +120,7 @@ def _as_float(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the qu
 
 
 @dataclass
-class _Analyzed(AnalyzeResult):
+class _AnalyzedSearch(AnalyzeResult):
     """The result of the analysis. Spark sends it to the tasks."""
 
     call: SearchCall | None = None
@@ -131,7 +131,7 @@ def _chosen(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
-def _analyze(function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgument) -> _Analyzed:
+def _analyze(function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgument) -> _AnalyzedSearch:
     """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
     arguments = dict(_by_name(function, args, keywords))
     _check_forms(function, arguments)
@@ -143,7 +143,7 @@ def _analyze(function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgume
     constants = [name for name in queries if arguments[name].isConstantExpression]
     examples = {VECTOR: _example_vector(call), TEXT: "words"}
     schema = search_schema(call.ref, call.options_for({**examples, **_chosen(values, constants)}))
-    return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+    return _AnalyzedSearch(schema=schema, call=dataclasses.replace(call, schema=schema))
 
 
 def _check_forms(function: str, arguments: Mapping[str, AnalyzeArgument]) -> None:
@@ -244,12 +244,12 @@ def _as_option_text(value: object) -> str:
     return json.dumps(value, default=str) if isinstance(value, list) else str(value)
 
 
-class _Handler:
+class _SearchHandler:
     """The class that Spark calls for each row."""
 
     function: str
 
-    def __init__(self, analyzed: _Analyzed) -> None:
+    def __init__(self, analyzed: _AnalyzedSearch) -> None:
         self._analyzed = analyzed
 
     @cached_property
@@ -261,28 +261,28 @@ class _Handler:
         yield from self._call.rows(dict(_by_name(self.function, args, keywords)))
 
 
-class VectorSearch(_Handler):
+class VectorSearch(_SearchHandler):
     """The table function `lance_vector_search`."""
 
     function = "lance_vector_search"
     analyze = staticmethod(partial(_analyze, function))
 
 
-class TextSearch(_Handler):
+class TextSearch(_SearchHandler):
     """The table function `lance_text_search`."""
 
     function = "lance_text_search"
     analyze = staticmethod(partial(_analyze, function))
 
 
-class HybridSearch(_Handler):
+class HybridSearch(_SearchHandler):
     """The table function `lance_hybrid_search`."""
 
     function = "lance_hybrid_search"
     analyze = staticmethod(partial(_analyze, function))
 
 
-HANDLERS: Mapping[str, type[_Handler]] = {
+HANDLERS: Mapping[str, type[_SearchHandler]] = {
     handler.function: handler for handler in (VectorSearch, TextSearch, HybridSearch)
 }
 """Classes of the table functions, by name."""

@@ -17,7 +17,7 @@ SCHEMA = StructType([StructField("id", LongType())])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query:
+class MicroBatchQuery:
     """A streaming query with one task. Its batch n has the rows 10 n to 10 n + 9."""
 
     table: str

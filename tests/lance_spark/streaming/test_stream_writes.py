@@ -31,28 +31,28 @@ from lance_spark.options import ReadOptions
 from lance_spark.staging import area, orphans
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.streaming.writes import StreamWrite
-from tests.lance_spark.streaming.micro_batches import SCHEMA, Query, rows_of
+from tests.lance_spark.streaming.micro_batches import SCHEMA, MicroBatchQuery, rows_of
 from tests.support.faults import unused_files
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> Query:
-    return Query(table=str(tmp_path / "t.lance"))
+def query(tmp_path: Path) -> MicroBatchQuery:
+    return MicroBatchQuery(table=str(tmp_path / "t.lance"))
 
 
-def records(query: Query) -> list[str]:
+def records(query: MicroBatchQuery) -> list[str]:
     return sorted(path.name for path in Path(query.table, "_lance_spark", "apps").rglob("*.*"))
 
 
-def clean_up(query: Query) -> None:
+def clean_up(query: MicroBatchQuery) -> None:
     """Removes all versions but the latest."""
-    query_of_others = Query(table=query.table, name="others")
+    query_of_others = MicroBatchQuery(table=query.table, name="others")
     query_of_others.write(len(lance.dataset(query.table).versions()), [-1])()
     lance.dataset(query.table).cleanup_old_versions(timedelta(0), delete_unverified=False)
     assert len(lance.dataset(query.table).versions()) == 1
 
 
-def write_long_ago(query: Query, batch_id: int) -> Callable[[], None]:
+def write_long_ago(query: MicroBatchQuery, batch_id: int) -> Callable[[], None]:
     """Writes a batch by a job that began a minute ago, and returns its commit."""
     made = int(time.time()) - 60
     with patch.object(area, "new_id", lambda family="": f"{new_id(family)[:32]}{made:08x}"):
@@ -65,7 +65,7 @@ def die(commit: Callable[[], None], owner: Any, name: str) -> None:
         commit()
 
 
-def test_a_batch_makes_one_version_and_a_repeated_batch_makes_none(query: Query) -> None:
+def test_a_batch_makes_one_version_and_a_repeated_batch_makes_none(query: MicroBatchQuery) -> None:
     query.run(0, 1, 2)
     assert query.version() == 3
     query.run(2)
@@ -75,28 +75,28 @@ def test_a_batch_makes_one_version_and_a_repeated_batch_makes_none(query: Query)
     assert records(query) == [f"{n:020d}.{kind}" for n in (1, 2) for kind in ("begun", "done")]
 
 
-def test_complete_mode_replaces_the_rows_once_per_batch(query: Query) -> None:
-    totals = Query(table=query.table, overwrite=True)
+def test_complete_mode_replaces_the_rows_once_per_batch(query: MicroBatchQuery) -> None:
+    totals = MicroBatchQuery(table=query.table, overwrite=True)
     totals.run(0, 1, 1)
     assert (totals.version(), totals.ids()) == (2, rows_of(1))
     assert unused_files(totals.table) == set()
 
 
-def test_an_empty_batch_makes_a_table_and_no_further_version(query: Query) -> None:
+def test_an_empty_batch_makes_a_table_and_no_further_version(query: MicroBatchQuery) -> None:
     query.write(0, [])()
     query.write(1, [])()
     query.run(1, 2)
     assert (query.version(), query.ids()) == (2, rows_of(2))
 
 
-def test_a_batch_is_recognised_after_a_cleanup_of_all_versions(query: Query) -> None:
+def test_a_batch_is_recognised_after_a_cleanup_of_all_versions(query: MicroBatchQuery) -> None:
     query.run(0, 1)
     clean_up(query)
     query.run(1)
     assert query.ids() == [-1, *rows_of(0, 1)]
 
 
-def test_a_batch_without_its_record_is_found_among_the_versions_since_it_began(query: Query) -> None:
+def test_a_batch_without_its_record_is_found_among_the_versions_since_it_began(query: MicroBatchQuery) -> None:
     query.run(0)
     with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         query.run(1)
@@ -105,7 +105,7 @@ def test_a_batch_without_its_record_is_found_among_the_versions_since_it_began(q
     assert f"{1:020d}.done" in records(query)
 
 
-def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(query: Query) -> None:
+def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(query: MicroBatchQuery) -> None:
     query.run(0)
     with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         query.run(1)
@@ -120,7 +120,7 @@ def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(quer
     assert query.ids() == [-1, *rows_of(0, 1, 2)]
 
 
-def test_a_restored_checkpoint_raises_and_changes_nothing(query: Query) -> None:
+def test_a_restored_checkpoint_raises_and_changes_nothing(query: MicroBatchQuery) -> None:
     query.run(0, 1, 2, 3)
     with pytest.raises(lance_spark.StreamRewoundError, match="Batch 1 is older than batch 3") as caught:
         query.write(1, [77])()
@@ -129,8 +129,8 @@ def test_a_restored_checkpoint_raises_and_changes_nothing(query: Query) -> None:
     assert unused_files(query.table) == set()
 
 
-def test_queries_on_one_table_know_nothing_of_each_other(query: Query) -> None:
-    other = Query(table=query.table, name="returns")
+def test_queries_on_one_table_know_nothing_of_each_other(query: MicroBatchQuery) -> None:
+    other = MicroBatchQuery(table=query.table, name="returns")
     query.run(0, 1)
     other.run(0)
     query.run(2)
@@ -138,7 +138,7 @@ def test_queries_on_one_table_know_nothing_of_each_other(query: Query) -> None:
     assert query.ids() == sorted([*rows_of(0, 1, 2), *rows_of(0, 1)])
 
 
-def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: Query) -> None:
+def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: MicroBatchQuery) -> None:
     query.run(0)
     write_long_ago(query, 1)  # the driver dies before the commit
     assert unused_files(query.table) != set()
@@ -146,7 +146,7 @@ def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: Query) -
     assert (unused_files(query.table), query.ids()) == (set(), rows_of(0, 1))
 
 
-def test_a_driver_that_stopped_before_its_commit_commits_nothing(query: Query) -> None:
+def test_a_driver_that_stopped_before_its_commit_commits_nothing(query: MicroBatchQuery) -> None:
     query.run(0)
     stopped = write_long_ago(query, 1)
     query.run(1)
@@ -185,9 +185,9 @@ STOPS = {
 @pytest.mark.parametrize("more", [0, 2], ids=["its batch", "its batch and two more"])
 @pytest.mark.parametrize("stop", STOPS)
 def test_a_driver_that_stopped_in_its_commit_doubles_nothing(
-    query: Query, stop: str, more: int, overwrite: bool
+    query: MicroBatchQuery, stop: str, more: int, overwrite: bool
 ) -> None:
-    query = Query(table=query.table, overwrite=overwrite)
+    query = MicroBatchQuery(table=query.table, overwrite=overwrite)
     query.run(0)
     late = write_long_ago(query, 1)
     owner, name, after = STOPS[stop]
@@ -208,7 +208,7 @@ def test_a_driver_that_stopped_in_its_commit_doubles_nothing(
     assert {name for name in unused_files(query.table) if "staging" in name} == set()
 
 
-def test_two_drivers_that_create_the_table_make_it_once(query: Query) -> None:
+def test_two_drivers_that_create_the_table_make_it_once(query: MicroBatchQuery) -> None:
     late = query.write(0)
     with _stop_at(append_commit, "attempt_commit", after=False, meanwhile=lambda: query.run(0)):
         late()
@@ -226,25 +226,25 @@ def test_two_drivers_that_create_the_table_make_it_once(query: Query) -> None:
     ids=["transaction", "backfill", "create_only", "empty id"],
 )
 def test_options_of_other_writes_are_refused_before_anything_is_written(
-    query: Query, option: dict[str, str], message: str
+    query: MicroBatchQuery, option: dict[str, str], message: str
 ) -> None:
     with pytest.raises(OptionError, match=message):
-        Query(table=query.table, options=tuple(option.items())).run(0)
+        MicroBatchQuery(table=query.table, options=tuple(option.items())).run(0)
     assert not Path(query.table).exists()
 
 
-def test_a_batch_without_a_query_id_is_refused_and_leaves_nothing(query: Query) -> None:
+def test_a_batch_without_a_query_id_is_refused_and_leaves_nothing(query: MicroBatchQuery) -> None:
     with pytest.raises(OptionError, match="streaming_query_id"):
-        Query(table=query.table, name="").run(0)
+        MicroBatchQuery(table=query.table, name="").run(0)
     assert not Path(query.table).exists()
 
 
-def test_the_query_id_comes_from_the_checkpoint(query: Query, tmp_path: Path) -> None:
+def test_the_query_id_comes_from_the_checkpoint(query: MicroBatchQuery, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "metadata").write_text('{"id": "from-the-checkpoint"}')
     checkpoint = ("checkpointlocation", (tmp_path / "checkpoint").as_uri())
-    Query(table=query.table, name="", options=(checkpoint,)).run(0)
-    Query(table=query.table, name="from-the-checkpoint").run(0)
+    MicroBatchQuery(table=query.table, name="", options=(checkpoint,)).run(0)
+    MicroBatchQuery(table=query.table, name="from-the-checkpoint").run(0)
     assert (query.version(), query.ids()) == (1, rows_of(0))
 
 
@@ -254,7 +254,7 @@ def test_the_query_id_comes_from_the_checkpoint(query: Query, tmp_path: Path) ->
     ids=["its own batch", "the next batch", "the next batch, clocks differ"],
 )
 def test_a_stopped_driver_that_continues_leaves_the_job_of_the_next_driver_alone(
-    query: Query, batch: int, is_skewed: bool
+    query: MicroBatchQuery, batch: int, is_skewed: bool
 ) -> None:
     query.run(0)
     stopped = query.write(1) if is_skewed else write_long_ago(query, 1)
@@ -267,7 +267,7 @@ def test_a_stopped_driver_that_continues_leaves_the_job_of_the_next_driver_alone
     assert {name for name in unused_files(query.table) if "staging" in name} == set()
 
 
-def test_a_refused_commit_is_forgotten(query: Query) -> None:
+def test_a_refused_commit_is_forgotten(query: MicroBatchQuery) -> None:
     query.run(0)
     files = set(Path(query.table, "data").iterdir())
     refused = query.write(1)
@@ -281,7 +281,7 @@ def test_a_refused_commit_is_forgotten(query: Query) -> None:
     assert query.ids() == [-1, *rows_of(0, 1)]
 
 
-def test_a_refused_commit_keeps_the_record_of_another_process(query: Query) -> None:
+def test_a_refused_commit_keeps_the_record_of_another_process(query: MicroBatchQuery) -> None:
     query.run(0)
     die(query.write(1), AppLedger, "finish")
     before = records(query)
@@ -297,7 +297,9 @@ def test_a_refused_commit_keeps_the_record_of_another_process(query: Query) -> N
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["with its record", "without a record"])
-def test_a_driver_whose_batch_was_committed_and_cleaned_up_doubles_nothing(query: Query, recorded: bool) -> None:
+def test_a_driver_whose_batch_was_committed_and_cleaned_up_doubles_nothing(
+    query: MicroBatchQuery, recorded: bool
+) -> None:
     query.run(0)
     late = write_long_ago(query, 1)
 
@@ -317,7 +319,7 @@ def test_a_driver_whose_batch_was_committed_and_cleaned_up_doubles_nothing(query
     assert query.ids() == sorted([-1, *rows_of(*((0, 1) if recorded else (0, 1, 1)))])
 
 
-def test_a_batch_whose_first_commit_is_taken_back_is_written_again(query: Query) -> None:
+def test_a_batch_whose_first_commit_is_taken_back_is_written_again(query: MicroBatchQuery) -> None:
     query.run(0)
     late = query.write(1)
 
@@ -344,7 +346,7 @@ def test_a_batch_whose_first_commit_is_taken_back_is_written_again(query: Query)
     assert query.ids() == rows_of(0, 1)
 
 
-def test_a_second_commit_whose_process_died_is_taken_back(query: Query) -> None:
+def test_a_second_commit_whose_process_died_is_taken_back(query: MicroBatchQuery) -> None:
     query.run(0)
     late = query.write(1)
     first = query.write(1)
@@ -355,7 +357,7 @@ def test_a_second_commit_whose_process_died_is_taken_back(query: Query) -> None:
     assert query.ids() == rows_of(0, 1, 2)
 
 
-def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_since(query: Query) -> None:
+def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_since(query: MicroBatchQuery) -> None:
     query.run(0)
     with (
         patch.object(area, "is_local", lambda uri: False),
@@ -370,8 +372,8 @@ def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_sinc
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["append", "complete"])
-def test_a_dropped_table_is_not_created_again(query: Query, overwrite: bool) -> None:
-    query = Query(table=query.table, overwrite=overwrite)
+def test_a_dropped_table_is_not_created_again(query: MicroBatchQuery, overwrite: bool) -> None:
+    query = MicroBatchQuery(table=query.table, overwrite=overwrite)
     query.run(0)
     shutil.rmtree(query.table)
     with pytest.raises(TableNotFoundError, match="dropped before batch 1 of the query"):
@@ -379,7 +381,7 @@ def test_a_dropped_table_is_not_created_again(query: Query, overwrite: bool) -> 
     assert not Path(query.table).exists()
 
 
-def test_no_text_of_a_write_or_read_shows_secrets(query: Query) -> None:
+def test_no_text_of_a_write_or_read_shows_secrets(query: MicroBatchQuery) -> None:
     options = {"path": query.table, "storage.aws_secret_access_key": "hush", "streaming_query_id": "q"}
     stream = StreamWrite.of(options, SCHEMA, overwrite=False)
     del options["streaming_query_id"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.long_life import JobLoop, Resources
+from benchmarks.long_life import JobLoop, ResourceUsage
 
 EXACT = ("descriptors", "zombies", "temporary_files", "temporary_views")
 
@@ -28,10 +28,10 @@ def test_jobs_leave_no_thread_file_process_or_view(
     jobs = len(loop.kinds)
     for number in range(2 * jobs):
         loop.run("mixed", number)
-    before, threads = Resources.measure(spark, temporary), threading.active_count()
+    before, threads = ResourceUsage.measure(spark, temporary), threading.active_count()
     for number in range(2 * jobs, 6 * jobs):
         loop.run("mixed", number)
-    after = Resources.measure(spark, temporary)
+    after = ResourceUsage.measure(spark, temporary)
     growth = {name: getattr(after, name) - getattr(before, name) for name in EXACT}
     assert max(growth.values()) <= 0, dataclasses.asdict(after)
     assert threading.active_count() <= threads

@@ -45,7 +45,7 @@ _PLAN_OR_FOLDER = re.compile(
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class TableName:
+class SparkTableName:
     """Name of a table of Spark's own catalog, in lower case."""
 
     schema: str
@@ -55,9 +55,9 @@ class TableName:
         return f"`{self.schema}`.`{self.name}`"
 
     @property
-    def hidden(self) -> TableName:
+    def hidden(self) -> SparkTableName:
         """Name of the table behind a view of the same name."""
-        return TableName(self.schema, f"{self.name}__hidden")
+        return SparkTableName(self.schema, f"{self.name}__hidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ def list_words(statement: str) -> set[str]:
     return {word.lower() for word in re.findall(r"\w+", statement)}
 
 
-def get_table_name(statement: str, schema: str) -> TableName | None:
+def get_table_name(statement: str, schema: str) -> SparkTableName | None:
     """Returns the name of a created table. The default schema is the current schema."""
     match = _TABLE.match(statement)
-    return match and TableName((match["schema"] or schema).lower(), match["name"].strip("`").lower())
+    return match and SparkTableName((match["schema"] or schema).lower(), match["name"].strip("`").lower())
 
 
 def get_defined_name(statement: str) -> str:

@@ -13,7 +13,7 @@ from lance_spark.session.catalogs import CATALOG, setting_of
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.golden.files import (
     GoldenFile,
-    TableName,
+    SparkTableName,
     describe_error,
     describe_rows,
     get_defined_name,
@@ -58,11 +58,11 @@ class GoldenRun:
         self.spark_rows: dict[int, str] = {}
         self._definitions: dict[str, set[str]] = {}
         """Words of the statements that define views and functions, by name."""
-        self._changes: dict[TableName, int] = {}
+        self._changes: dict[SparkTableName, int] = {}
         """Position of the last statement with an effect that names a table, by the table's name."""
-        self._copies: dict[TableName, tuple[int, str | None]] = {}
+        self._copies: dict[SparkTableName, tuple[int, str | None]] = {}
         """Copied change, and the Lance table, by name of a table of the file."""
-        self._hidden: set[TableName] = set()
+        self._hidden: set[SparkTableName] = set()
 
     @contextmanager
     def open(self) -> Iterator[GoldenRun]:
@@ -153,7 +153,7 @@ class GoldenRun:
                 self._session.sql(f"CREATE VIEW {table} AS SELECT * FROM {copy}")
                 self._hidden.add(table)
 
-    def _is_table(self, table: TableName) -> bool:
+    def _is_table(self, table: SparkTableName) -> bool:
         catalog = self._session.catalog
         return catalog.tableExists(str(table)) and catalog.getTable(str(table)).tableType != "VIEW"
 
