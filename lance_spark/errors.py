@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class LanceSparkError(Exception):
@@ -954,7 +954,7 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
 
     def __init__(self, message: str, *, result: object) -> None:
         super().__init__(message)
-        self.result = result
+        self.result: Any = result
 
 
 class UpkeepIncompleteError(LanceSparkError, RuntimeError):
@@ -978,7 +978,7 @@ class UpkeepIncompleteError(LanceSparkError, RuntimeError):
 
     def __init__(self, message: str, *, result: object) -> None:
         super().__init__(message)
-        self.result = result
+        self.result: Any = result
 
 
 class SourceError(LanceSparkError, ValueError):

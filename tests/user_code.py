@@ -113,5 +113,9 @@ def work(uri: str) -> None:
     assert_type(job.result(), BackfillJobResult)
     assert_type(books.backfill_async("double", concurrency=4, _return_future=True), Future[BackfillJobResult])
     books.backfill_async("double", concurency=4)  # type: ignore[call-overload]
+    try:
+        books.backfill("double")
+    except lance_spark.BackfillIncompleteError as error:
+        print(error.result.status, error.result.rows_failed)
     db.create_udtf_view("parts", books.search(None), sentences)
     db.create_materialized_view("view", books.search(None).select({"id": "id", "vector": Embedding("m")}))
