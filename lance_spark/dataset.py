@@ -21,7 +21,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from lance_spark.dataset_opening import open_version
 from lance_spark.dataset_retries import has_answered, note_answer, note_failure, retry_options
 from lance_spark.errors import (
     LanceSparkError,
@@ -41,7 +40,7 @@ from lance_spark.lance_compat import (
     plain,
     version_of,
 )
-from lance_spark.lance_sessions import forget_sessions, note_size
+from lance_spark.lance_sessions import forget_sessions, note_size, open_version
 from lance_spark.namespaces.errors import NamespaceError
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
 from lance_spark.version_times import moment_of, version_at

@@ -1,4 +1,4 @@
-"""The sessions of Lance in this process: caches of metadata and indexes, with limits in bytes."""
+"""Opens versions with Lance, in sessions with limited caches of metadata and indexes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.lance_compat import is_spark_worker, version_of
+from lance_spark.namespaces.access import managed_branch_of, version_arguments
 
 if TYPE_CHECKING:
     import lance
@@ -23,6 +24,27 @@ _LARGE_TABLE = 2048
 """Columns times fragments of a large table. The metadata of a column of a file takes 1.8 kB."""
 
 _large_tables: set[str] = set()
+
+
+def open_version(
+    uri: str, version: int | None, storage: dict[str, str], options: dict[str, str] | None
+) -> lance.LanceDataset:
+    """Opens a version with Lance, which renews the credentials of a namespace."""
+    import lance
+
+    managed_branch = managed_branch_of(uri, storage)
+    place = uri if managed_branch is None else managed_branch[0]
+    dataset = lance.LanceDataset(
+        place,
+        version if managed_branch is None else None,
+        storage_options=options,
+        session=session_of(uri),
+        **version_arguments(place, storage),
+    )
+    if managed_branch is None:
+        return dataset
+    # Measured: at the location of a branch, Lance would ask for the versions of the main branch.
+    return dataset.checkout_version((managed_branch[1], version))
 
 
 def session_of(uri: str) -> Any:  # noqa: ANN401 - pylance's stubs do not have the class

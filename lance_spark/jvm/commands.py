@@ -35,8 +35,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
         "table_exists_in",
         "truncate",
     ),
-    "streams": ("abort_batch", "commit_batch", "plan_batch"),
-    "writes": ("abort_write", "commit_write", "plan_write"),
+    "writes": ("abort_batch", "abort_write", "commit_batch", "commit_write", "plan_batch", "plan_write"),
 }
 """Commands by their modules in `lance_spark.sql`. A function of the same name runs each command."""
 

@@ -1,10 +1,11 @@
-"""Writes planned for the JVM: commands of the gateway, by their names. On the driver."""
+"""Commands of the gateway for writes and micro-batches of the JVM. They run on the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
+from lance_spark.streaming.writes import LanceStreamWriter, StreamWrite
 from lance_spark.types import parse_spark_schema
 from lance_spark.write.by_path import plan_writer
 from lance_spark.write.planned import decode_answers, decode_writer, encode_write
@@ -37,3 +38,39 @@ def abort_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Deletes the files of a failed write."""
     decode_writer(arguments["writer"]).abort([])
     return {}
+
+
+def plan_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Plans a micro-batch, and answers with the function of its tasks and with its writer.
+
+    Raises:
+        OptionError, SchemaMismatchError, UnsupportedTypeError: The rows or an option do not fit
+            the table.
+    """
+    options = {key.lower(): value for key, value in arguments["options"].items()}
+    schema = parse_spark_schema(arguments["schema"])
+    stream = StreamWrite.of(options, schema, overwrite=arguments["overwrite"], query_id=arguments["query_id"])
+    return encode_write(LanceStreamWriter(stream, stream.plan()))
+
+
+def commit_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Commits a micro-batch after the answers of all tasks.
+
+    Raises:
+        StreamRewoundError: The table has a later batch of the query.
+        CommitError: The commit made no version.
+        CommitOutcomeUnknownError: The store did not answer.
+    """
+    writer = _read_writer(arguments)
+    writer.commit(decode_answers(writer, arguments["messages"]), arguments["batch"])
+    return {}
+
+
+def abort_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Deletes the files of a failed micro-batch."""
+    _read_writer(arguments).abort([], arguments["batch"])
+    return {}
+
+
+def _read_writer(arguments: Mapping[str, Any]) -> LanceStreamWriter:
+    return cast("LanceStreamWriter", decode_writer(arguments["writer"]))

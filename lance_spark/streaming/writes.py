@@ -1,7 +1,7 @@
 """Streaming writes: each micro-batch is an append, or an overwrite in complete mode.
 
 Spark makes a writer for each micro-batch and pickles the writer for the tasks. With the jar, the
-gateway plans and commits (:mod:`lance_spark.sql.streams`). Without the jar, Spark makes a second
+gateway plans and commits (:mod:`lance_spark.sql.writes`). Without the jar, Spark makes a second
 writer to commit the batch, in another process: the answers of the tasks carry the plan of the
 first. A batch is a transaction of an application: the query's id, and the id of the
 batch (:mod:`lance_spark.commit.app_ledger`).

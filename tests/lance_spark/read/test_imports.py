@@ -17,7 +17,6 @@ from lance_spark.sql.reads import plan_scan
 
 OURS = {
     "dataset",
-    "dataset_opening",
     "dataset_retries",
     "errors",
     "lance_compat",
