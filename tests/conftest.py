@@ -63,30 +63,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             module, _, name = item.nodeid.partition("[")[0].rpartition("::")
             tests.setdefault(module, {}).setdefault(name, []).append(item)
     for module in tests.values():
-        for item in _left_out(list(module.values())):
+        for item in left_out_of(list(module.values())):
             item.add_marker("long")
     items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
-def _left_out(module: list[list[pytest.Item]]) -> list[pytest.Item]:
+def left_out_of(module: list[list[pytest.Item]]) -> list[pytest.Item]:
     """Returns the cases outside the sample of a module: of each test, and of all tests with their cases.
 
-    A hash of the name decides, so every machine has the same sample.
+    A hash of the name decides, so every machine has the same sample. Tests that show a guarantee, and tests with a
+    `sample` of their own, are in the sample in any case.
     """
     samples = [cases[0].get_closest_marker("sample") for cases in module]
-    kept = [_chosen(cases, mark.args[0]) for cases, mark in zip(module, samples, strict=True) if mark is not None]
+    kept = [_sample(cases, mark.args[0]) for cases, mark in zip(module, samples, strict=True) if mark is not None]
     one_in = max(mark.kwargs.get("tests", 1) for mark in samples if mark is not None)
-    kept_items = {item for cases in _chosen(kept, one_in) for item in cases}
+    chosen = [cases for cases in kept if _is_chosen(cases[0])]
+    kept_items = {item for cases in [*chosen, *_sample(kept, one_in)] for item in cases}
     return [item for cases in module for item in cases if item not in kept_items]
 
 
-def _chosen(candidates: list[_T], one_in: int) -> list[_T]:
+def _is_chosen(item: pytest.Item) -> bool:
+    return any(marker.name in ("guarantee", "sample") for marker in item.own_markers)
+
+
+def _sample(candidates: list[_T], one_in: int) -> list[_T]:
     candidates = sorted(candidates, key=lambda candidate: zlib.crc32(_name_of(candidate).encode()))
     return candidates[: math.ceil(len(candidates) / one_in)]
 
 
 def _name_of(candidate: pytest.Item | list[pytest.Item]) -> str:
-    return candidate.nodeid if isinstance(candidate, pytest.Item) else candidate[0].nodeid.partition("[")[0]
+    return candidate[0].nodeid.partition("[")[0] if isinstance(candidate, list) else candidate.nodeid
 
 
 @pytest.fixture(scope="session")

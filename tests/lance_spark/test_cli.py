@@ -88,6 +88,7 @@ def filled(spark: SparkSession, tmp_path: Path) -> Table:
     return table
 
 
+@pytest.mark.sample(1)
 def test_a_backfill_fills_the_column_and_exits_with_0(spark: SparkSession, tmp_path: Path, run: Run):
     table = make(tmp_path)
     ran = run("backfill", table.uri, "double", "--job-id", "mine")

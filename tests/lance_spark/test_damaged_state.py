@@ -145,6 +145,7 @@ def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(f
     assert before - 1 <= len(docs.list_jobs()) <= before
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("damage", "name"),
     each_pair_of(

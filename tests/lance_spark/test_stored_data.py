@@ -76,6 +76,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
     return take
 
 
+@pytest.mark.sample(1)
 def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(stored: Path, db: Connection) -> None:
     expected = json.loads((stored / "expected.json").read_text())
     assert sorted(expected) == db.table_names()
@@ -159,6 +160,7 @@ def test_a_stored_column_knows_which_of_its_values_are_stale(db: Connection, cal
     assert calls() == {"letters": 1 + APPENDED}
 
 
+@pytest.mark.sample(1)
 @runs_stored_code
 @pytest.mark.spark
 def test_stored_views_refresh_what_changed_in_their_source(db: Connection, spark: SparkSession) -> None:

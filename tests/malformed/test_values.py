@@ -66,7 +66,7 @@ ADDRESSES: list[tuple[str, str, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.long
 @pytest.mark.parametrize(("address", "error", "says"), ADDRESSES, ids=[case[0] for case in ADDRESSES])
 def test_a_backfill_of_rows_that_are_none_fails(
     address: str, error: str, says: tuple[str, ...], table: str, spark: SparkSession

@@ -125,6 +125,7 @@ def test_a_restore_right_after_the_last_commit_is_seen(lab: InlineLab):
     assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
 
 
+@pytest.mark.sample(1)
 def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(lab: InlineLab):
     table = make(lab)
     with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: None, 5: None})):

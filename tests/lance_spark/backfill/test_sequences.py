@@ -21,6 +21,7 @@ def prepared(db: Connection, log: Log, kind: str) -> Table:
     return table
 
 
+@pytest.mark.sample(2)
 @pytest.mark.guarantee("S01")
 @kinds
 def test_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log, kind: str) -> None:
@@ -45,6 +46,7 @@ def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(db: Conn
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.guarantee("S03")
 @kinds
 def test_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -> None:
@@ -69,6 +71,7 @@ def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(db: Co
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.guarantee("S05")
 @kinds
 def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str) -> None:
@@ -84,6 +87,7 @@ def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str)
     assert counts == [40, 0, 0]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.guarantee("S06")
 @kinds
 def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:

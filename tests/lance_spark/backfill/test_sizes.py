@@ -104,6 +104,7 @@ def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connect
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_tasks_give_a_udf_full_calls_over_small_fragments(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes(batch_size=64), rows=1000, fragments=100)
@@ -140,6 +141,7 @@ def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None
     assert job_files == []
 
 
+@pytest.mark.sample(3)
 @pytest.mark.guarantee("T44")
 @pytest.mark.parametrize("strategy", ["auto", "legacy", "range"])
 def test_every_strategy_gives_the_same_bytes(db: Connection, log: Log, strategy: Any) -> None:

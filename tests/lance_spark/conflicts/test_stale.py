@@ -26,7 +26,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support import inline_jobs
 
-pytestmark = pytest.mark.sample(10, tests=2)
+pytestmark = pytest.mark.sample(10, tests=3)
 
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 

@@ -43,8 +43,6 @@ from tests.lance_spark.conflicts.others import (
 from tests.lance_spark.conflicts.writes import Layout, make, old, ours, write_while
 from tests.lance_spark.write.backfills import Backfill, ColumnsWritten, Rows, computed, orphans, snapshot_rows
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 OLD = {i: old(i) for i in range(40)}
 OURS = {i: ours(i) for i in range(40)}
 

@@ -20,8 +20,6 @@ from tests.lance_spark.dml.tables import acting_once, content, make, rows
 from tests.lance_spark.dml.writers import CONCURRENT_CHANGES, Act, clean_up, delete_and_clean_up
 from tests.support import inline_rows
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 STATEMENTS: dict[str, Act] = {
     "update many": lambda uri: inline_rows.update(uri, "id % 2 = 0", a="a + 1000"),
     "update few": lambda uri: inline_rows.update(uri, "id IN (2, 13)", s="concat(s, '+')", v="v", t="t", a="a + 1000"),

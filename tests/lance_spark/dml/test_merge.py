@@ -24,7 +24,7 @@ from lance_spark import (
 )
 from tests.lance_spark.dml.tables import acting_once, content, lineage, make, rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark]
 
 
 @pytest.fixture

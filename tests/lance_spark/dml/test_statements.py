@@ -23,8 +23,6 @@ from lance_spark.errors import (
 from tests.lance_spark.dml.tables import content, lineage, make, rows
 from tests.support import inline_rows
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 CONDITIONS = st.sampled_from(
     [
         "id = 4",

@@ -255,6 +255,7 @@ def test_exceptions_of_packages_that_only_the_udf_has_can_be_named_in_its_policy
     assert result.rows_skipped == 1 and result.rows_computed == 59
 
 
+@pytest.mark.sample(1)
 def test_stored_environments_are_code_that_can_be_forbidden(table: Table, monkeypatch: pytest.MonkeyPatch):
     table.add_columns({"v": version_of(packaging(OLD))})
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
@@ -309,6 +310,7 @@ def test_modules_and_the_working_directory_go_along(
     assert captured.skip_site_packages and [archive.role for archive in captured.archives] == ["workspace"]
 
 
+@pytest.mark.sample(1)
 def test_an_archive_that_was_altered_in_the_store_is_refused(table: Table, tmp_path: Path):
     module = tmp_path / "altered_module.py"
     module.write_text("VALUE = 1\n")

@@ -156,6 +156,7 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={str(value)[:20]!r}" for name, value in WRONG])
 def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, value: Any, table: Table) -> None:
     call: dict[str, Any] = {"source": of_ids([1], w=[1]), "pk": "id", "columns": ["v", "w"], name: value}
@@ -242,6 +243,7 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
     assert version_gaps == sorted(version_gaps) and version_gaps[-1] == 29 and (versions == 1 or version_gaps[0] < 29)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.guarantee("L13")
 @pytest.mark.parametrize(
     ("more", "rows"),

@@ -91,7 +91,7 @@ def answers(
     return df.schema, sorted(df.collect(), key=str), described(df)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("keys", [[], ["key"], ["key", "day"]], ids=str)
 @pytest.mark.parametrize("where", [None, "day >= DATE '2024-01-10' AND n IS NOT NULL", "id < 0"])
 def test_sums_averages_and_counts_are_those_of_spark(

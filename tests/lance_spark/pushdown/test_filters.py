@@ -37,7 +37,7 @@ from tests.lance_spark.pushdown.predicates import (
 )
 from tests.strategies import arrays, facts
 
-pytestmark = pytest.mark.sample(4, tests=2)
+pytestmark = pytest.mark.sample(4)
 
 _NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 _SOME = settings(

@@ -204,6 +204,7 @@ def test_only_used_columns_are_read(table: DataFrame) -> None:
     assert columns(table) == ["id BIGINT", "d INT", "s STRING", "f DOUBLE", *columns(table)[4:]]
 
 
+@pytest.mark.sample(1)
 def test_whole_predicates_are_pushed_and_explain_shows_them(
     table: DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -219,6 +220,7 @@ def test_whole_predicates_are_pushed_and_explain_shows_them(
     ]
 
 
+@pytest.mark.sample(1)
 def test_untranslatable_predicates_are_left_to_spark_and_the_rest_is_pushed(table: DataFrame) -> None:
     df = table.filter("d = 3 AND length(s) = 2 AND cast(f AS int) > 10 AND s COLLATE UNICODE_CI = 'V3'")
     (description,) = descriptions(df)
@@ -303,6 +305,7 @@ def test_a_struct_that_is_used_whole_is_read_whole(table: DataFrame) -> None:
     assert df.filter("a = 1").first() == table.filter("st.a = 1").select("st", "st.a").first()
 
 
+@pytest.mark.sample(1)
 def test_a_limit_is_pushed_unless_spark_drops_rows_below_it(table: DataFrame) -> None:
     assert "limit: 3" in descriptions(table.select("id").limit(3))[0]
     assert "limit: 3" in descriptions(table.filter("d = 3").limit(3))[0]
@@ -316,6 +319,7 @@ def test_a_limit_is_pushed_unless_spark_drops_rows_below_it(table: DataFrame) ->
     assert len(table.offset(5).limit(7).collect()) == 7
 
 
+@pytest.mark.sample(1)
 def test_counts_minima_and_maxima_are_answered_by_the_scan(table: DataFrame) -> None:
     df = table.selectExpr("count(*) AS n", "count(d)", "min(d) + 1 AS m", "max(s)", "count(*) * 2")
     assert "aggregates: [count(*), count(d), min(d), max(s)]" in descriptions(df)[0]
@@ -538,6 +542,7 @@ def planning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     return fail
 
 
+@pytest.mark.sample(1)
 def test_an_unexpected_failure_leaves_the_query_unpushed_and_right(
     table: DataFrame, planning: Callable[[Exception], None]
 ) -> None:

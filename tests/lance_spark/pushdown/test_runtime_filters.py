@@ -25,8 +25,6 @@ import lance_spark
 from lance_spark.read import filtering
 from lance_spark.sql import reads
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 DISTINCT = 400
 UNINDEXED_ROWS = 300
 GROUPS = 40

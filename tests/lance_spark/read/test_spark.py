@@ -69,7 +69,6 @@ def test_the_option_limit_comes_before_sparks_filter(session: SparkSession, make
     assert [r["id"] for r in filtered.collect()] == [r["id"] for r in live if r["even"]][:30]
 
 
-@pytest.mark.sample(2)
 def test_counting_and_limiting(session: SparkSession, make_table: MakeTable, table_path: str):
     dataset = make_table()
     df = load(session, table_path, target_partition_bytes=4000)
@@ -85,6 +84,7 @@ def test_counting_and_limiting(session: SparkSession, make_table: MakeTable, tab
     )
 
 
+@pytest.mark.sample(2)
 def test_a_dataframe_is_a_snapshot(session: SparkSession, make_table: MakeTable, table_path: str):
     dataset = make_table()
     df, before = load(session, table_path), dataset.count_rows()
@@ -121,6 +121,7 @@ def test_wrong_options_are_errors_when_the_dataframe_is_made(
         load(spark, table_path, **options)
 
 
+@pytest.mark.sample(1)
 def test_a_damaged_file_fails_the_query_with_our_error(spark: SparkSession, make_table: MakeTable, table_path: str):
     dataset = make_table(dirty=False)
     df = load(spark, table_path)

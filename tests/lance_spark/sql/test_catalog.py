@@ -285,6 +285,7 @@ def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Conn
     assert db.table_names() == ["t"]
 
 
+@pytest.mark.sample(1)
 def test_columns_are_altered_on_the_table(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, cast(id AS int) AS n, id AS gone FROM range(3)")
     sql("ALTER TABLE {c}.t ADD COLUMNS (a INT COMMENT 'new', s STRUCT<x: INT, y: STRING>)")
@@ -473,6 +474,7 @@ def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> Non
     assert sql("SELECT max(s) FROM {c}.t") == [("x",)]
 
 
+@pytest.mark.sample(1)
 def test_features_that_lance_lacks_are_refused_before_a_change(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(4)")
     for statement in ("REPLACE COLUMNS (id BIGINT)", "SET LOCATION '/elsewhere'", "RENAME TO {c}.elsewhere.t"):

@@ -31,6 +31,7 @@ def files_of(uri: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in Path(uri, "data").iterdir()}
 
 
+@pytest.mark.sample(1)
 def test_an_update_of_many_rows_writes_column_files_alone(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s, array_repeat(cast(id AS float), 64) AS v FROM range(2000)")
     uri = db.open_table("t").uri
@@ -98,6 +99,7 @@ class Calls:
         return rows
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.long), "batch"])
 def test_a_statement_calls_a_udf_once_for_each_row(sql: Sql, spark: SparkSession, tmp_path: Path, name: str) -> None:
     calls = Calls(spark, tmp_path / "calls.log")

@@ -117,6 +117,7 @@ def test_upkeep_statements_do_what_the_table_api_does(filled: Connection, sql: S
         sql("OPTIMIZE INDEX nope ON {c}.t")
 
 
+@pytest.mark.sample(1)
 def test_tags_branches_and_versions(filled: Connection, sql: Sql) -> None:
     table = filled.open_table("t")
     assert sql("ALTER TABLE {c}.t CREATE TAG 'v1'") == [("v1", 4)]
@@ -325,6 +326,7 @@ def test_a_job_is_cancelled_by_its_id(sql: Sql, spark: SparkSession, db: Connect
         sql("CALL {c}.system.cancel_job('t', 'nope')")
 
 
+@pytest.mark.sample(1)
 def test_stored_code_needs_the_permission_of_the_catalog(
     sql: Sql, filled: Connection, spark: SparkSession, tmp_path: Path
 ) -> None:

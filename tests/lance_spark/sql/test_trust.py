@@ -25,7 +25,7 @@ import lance_spark
 from lance_spark.namespaces.reference import NAMESPACE_OPTION, NamespaceClientSpec, NamespaceTable
 from tests.support.application import described
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
 _numbers = itertools.count()
 

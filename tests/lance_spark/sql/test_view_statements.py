@@ -91,6 +91,7 @@ def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> No
     assert parse_plan(spark, parser, text).getClass().getSimpleName() == "CreateMaterializedViewAsSelect"
 
 
+@pytest.mark.sample(1)
 def test_a_refresh_runs_stored_code_and_reads_other_folders_only_with_permission(
     sql: Sql, db: Connection, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -19,8 +19,6 @@ from lance_spark.errors import LanceSparkError, OptionError, SchemaMismatchError
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, UnpackedUDF, udf
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 
 class Size(NamedTuple):
     length: int
@@ -117,6 +115,7 @@ def test_a_class_without_arguments_can_be_given_as_it_is(table: Table):
     assert table.count_rows("double = id * 2") == 30
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_pysparks_own_udfs_are_udfs(table: Table):
     @pandas_udf("bigint")

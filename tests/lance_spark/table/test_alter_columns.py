@@ -131,6 +131,7 @@ WRONG: dict[str, tuple[Callable[[CallLog], object], type[Exception], str]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.guarantee("T23")
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_wrong_is_said_and_nothing_changes(filled: Table, call_log: CallLog, case: str):

@@ -22,8 +22,6 @@ from lance_spark.staging.table_folder import delete_table_folder, has_leftovers
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.support.planted import FOREIGN, picture, plant
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 ROWS = pa.table({"id": list(range(300)), "text": [f"word{i % 7} and more" for i in range(300)]})
 
 
@@ -207,6 +205,7 @@ def killed_after(deletions: int, ref: DatasetRef) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork")
 def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_or_write_goes_on(tmp_path: Path):
     original = tmp_path / "tables/original.lance"

@@ -12,8 +12,6 @@ from lance_spark import BackfillIncompleteError, JobNotFoundError, Table
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Retry, Skip, udf
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 
 def picky(*, message: str = "bad row") -> UDF:
     @udf(data_type=pa.int64(), on_error=[Retry(OSError, max_attempts=2, backoff="fixed"), Skip(ValueError)])

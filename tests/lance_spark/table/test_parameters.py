@@ -27,8 +27,6 @@ from lance_spark.views.request import RefreshRequest
 from tests.support.logs import Log, doubled, make, most_at_once, values, with_column
 from udf_runtime import UDF, Columns, udf
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 ONE_TASK = 1000
 
 DOCUMENTED = {

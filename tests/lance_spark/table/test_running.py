@@ -145,6 +145,7 @@ def test_every_size_and_interval_gives_the_same_column(ready: Table, call_log: C
 # Visible progress
 
 
+@pytest.mark.sample(5)
 @pytest.mark.guarantee("B28")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (3, 1), (64, 1), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int | None, versions: int):

@@ -86,6 +86,7 @@ def test_what_is_stored_does_not_look_like_table_data_to_other_readers(
     assert stored(table)
 
 
+@pytest.mark.sample(1)
 def test_nothing_but_a_backfill_with_the_stored_udf_unpickles_it(
     db: Connection, table: Table, call_log: CallLog, tmp_path: Path, spark: SparkSession
 ):
@@ -163,6 +164,7 @@ def test_a_missing_payload_is_an_error_with_a_remedy_that_works(table: Table, ca
     assert table.backfill("double").rows_computed == 30 and call_log.take() == list(range(30))
 
 
+@pytest.mark.sample(1)
 def test_a_payload_that_holds_something_else_is_refused(table: Table, call_log: CallLog):
     table.add_columns({"double": call_log.times(2)})
     payload = pickle.dumps({"not": "a UDF"})
@@ -185,6 +187,7 @@ def test_damaged_metadata_is_an_error_of_the_backfill_and_of_nothing_else(table:
     assert table.backfill("double").rows_computed == 30
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("path", ["../../../secret", "/etc/passwd", ".."])
 def test_a_payload_elsewhere_is_not_read(table: Table, call_log: CallLog, path: str):
     table.add_columns({"double": call_log.times(2)})

@@ -118,6 +118,7 @@ def test_what_lance_cannot_do_with_branches_is_refused_with_what_serves(table: T
             change()
 
 
+@pytest.mark.sample(1)
 def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Table):
     before = files_below(table.uri)
     work = table.branches.create("work")
@@ -156,6 +157,7 @@ def test_leftovers_of_a_branch_are_not_a_branch(table: Table):
     assert table.branches.create("work").count_rows() == 30
 
 
+@pytest.mark.sample(1)
 def test_nothing_is_written_to_a_branch_that_was_deleted(table: Table):
     work = table.branches.create("work")
     table.branches.delete("work")

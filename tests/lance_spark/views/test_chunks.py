@@ -33,7 +33,7 @@ from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf, udtf
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=4)
 
 SKIPS = skip_on_error()
 
@@ -73,6 +73,7 @@ def test_a_row_without_chunks_is_done_and_a_second_refresh_does_nothing(db: Conn
     assert pair.refresh([]).rows_processed == 0
 
 
+@pytest.mark.sample(1)
 def test_appended_changed_and_deleted_rows(db: Connection, log: Log) -> None:
     pair = chunked(db, log)
     pair.source.add(rows_of(range(20, 26)))
@@ -152,6 +153,7 @@ def test_a_chunk_view_can_be_a_source_and_have_columns_of_its_own(db: Connection
     assert sorted(again.to_arrow(["parent"])["parent"].to_pylist()) == sorted(parents)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] if seed else []) for seed in range(40)])
 def test_any_history_of_a_source(seed: int, db: Connection, log: Log) -> None:
     """The view shows each version of its refreshes, and the chunker is called for rows whose inputs differ from the

@@ -120,6 +120,7 @@ def test_expressions_whose_value_no_column_tells_are_refused(expression: str, db
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("condition", ["_rowaddr >= 10", "random() < 0.5"])
 def test_conditions_whose_value_no_column_tells_are_refused(condition: str, db: Connection) -> None:
     check_refused(
@@ -138,6 +139,7 @@ def test_a_view_of_no_query_or_with_a_used_name_is_refused(db: Connection) -> No
         db.create_materialized_view("v", source.search(None))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options",
     [
@@ -161,6 +163,7 @@ def test_parameters_of_a_refresh_that_are_refused(options: dict[str, Any], db: C
 # Forms
 
 
+@pytest.mark.sample(1)
 def test_all_columns_of_all_rows(db: Connection) -> None:
     source = make_source(db)
     view = db.create_materialized_view("v", source.search())

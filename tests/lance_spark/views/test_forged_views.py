@@ -108,6 +108,7 @@ def test_a_refresh_checks_the_stored_query_as_creation_does(
     assert view.refresh().rows_added == 15
 
 
+@pytest.mark.sample(1)
 @pytest.mark.classic
 def test_the_plan_of_a_stored_query_is_checked_too(
     db: Connection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spark: SparkSession
@@ -204,6 +205,7 @@ def test_a_view_of_an_older_release_goes_on(
     assert far.refresh().rows_added == 1, "the refresh noted which table it was"
 
 
+@pytest.mark.sample(1)
 def test_stored_code_of_views_can_be_forbidden(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     views = kinds(db, make_source(db), log)
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")

@@ -29,7 +29,7 @@ from tests.lance_spark.views.views import (
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(4, tests=4)
+pytestmark = pytest.mark.sample(4, tests=6)
 
 # Changes
 

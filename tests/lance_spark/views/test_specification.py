@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Job, RefreshJobResult, Table, chunker, udf, udtf
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 
 @pytest.fixture
@@ -53,7 +53,6 @@ def rows_of_view(view: Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in view.to_arrow().to_pylist())
 
 
-@pytest.mark.long
 @pytest.mark.guarantee("V01", "V02", "V03", "V12", "V14")
 def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connection, tmp_path: Path) -> None:
     source, log = source_of(db), tmp_path / "calls"

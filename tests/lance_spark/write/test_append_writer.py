@@ -77,6 +77,7 @@ def test_append_creates_then_appends_and_overwrite_keeps_the_old_version(path: P
     assert unused_files(path) == set()
 
 
+@pytest.mark.sample(1)
 def test_all_tasks_of_a_job_become_one_version_in_the_order_of_the_tasks(path: Path) -> None:
     job = plan(path)
     messages = [job.write(batches(i, i + 100)) for i in range(5)]
@@ -182,6 +183,7 @@ def test_an_append_concurrent_with_a_changed_column_is_refused_and_leaves_nothin
     assert unused_files(path) == set()
 
 
+@pytest.mark.sample(1)
 def test_an_append_to_a_table_that_was_deleted_meanwhile_is_refused(path: Path) -> None:
     write(path, 0)
     dataset = lance.dataset(str(path))
@@ -423,6 +425,7 @@ def test_a_commit_whose_files_were_cleaned_up_is_refused(path: Path) -> None:
     assert (lance.dataset(str(path)).version, unused_files(path)) == (1, set())
 
 
+@pytest.mark.sample(1)
 def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_references(path: Path) -> None:
     old = write(path, 0)
     (old_file,) = lance.dataset(str(path)).get_fragments()[0].data_files()
@@ -603,6 +606,7 @@ def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> Non
     assert used[300] - used[40] < 60, f"MiB: {json.dumps(used)}"
 
 
+@pytest.mark.sample(1)
 def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> None:
     write(tmp_path / "t", 1)
     wider = StructType([*ROWS, StructField("extra", DoubleType(), nullable=False), StructField("More", LongType())])

@@ -218,6 +218,7 @@ def test_unknown_and_deleted_row_ids_are_counted(path: str) -> None:
         Backfill(path, "c", LONG, address="_rowid").run([*rows, (3, 1), (1000, 1)])
 
 
+@pytest.mark.sample(1)
 def test_row_ids_find_rows_that_an_update_and_a_compaction_moved(path: str) -> None:
     make_table(path)
     lance.dataset(path).update({"text": "'x'"}, where="id in (2, 17)")
@@ -304,6 +305,7 @@ def test_addresses_of_another_table_are_refused(path: str, tmp_path: Path) -> No
         plan(path, metadata=table_metadata(Backfill(other_path, "c", LONG).ref))
 
 
+@pytest.mark.sample(1)
 def test_addresses_of_a_recreated_table_are_refused(path: str) -> None:
     make_table(path)
     # No inputs: then nothing but the incarnation tells the tables apart.
@@ -406,6 +408,7 @@ def test_inputs_are_the_option_else_the_plan_else_all_others(path: str) -> None:
         assert (result.input_columns, result.inputs_from) == expected
 
 
+@pytest.mark.sample(1)
 def test_a_job_that_failed_leaves_nothing(path: str) -> None:
     make_table(path)
     job = Backfill(path, "c", LONG)
@@ -455,6 +458,7 @@ def test_a_file_that_fails_behind_the_next_rows_fails_its_task(
     assert orphans(path) == set()
 
 
+@pytest.mark.sample(1)
 def test_retried_and_speculative_attempts_double_nothing(path: str) -> None:
     make_table(path)
     for exclusive in (False, True):

@@ -95,6 +95,7 @@ def test_rows_may_come_in_any_order_and_partitioning(shape: str, session: SparkS
     assert orphans(path) == set()
 
 
+@pytest.mark.sample(2)
 @both
 def test_rows_that_are_not_given_keep_their_value(session: SparkSession, path: str) -> None:
     make_table(path)
@@ -162,6 +163,7 @@ def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(session: Spa
     assert column(path, "c") == {k: k for k in range(30)}
 
 
+@pytest.mark.sample(2)
 @both
 def test_a_table_compacted_since_the_read_gets_its_values_where_its_rows_are(session: SparkSession, path: str) -> None:
     make_table(path)
@@ -182,6 +184,7 @@ def test_a_table_recreated_since_the_read_gets_no_value(session: SparkSession, p
     check_refused(df, path, "made anew|recreated")
 
 
+@pytest.mark.sample(2)
 @both
 def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path: Path) -> None:
     make_table(path)

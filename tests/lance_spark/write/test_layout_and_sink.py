@@ -28,8 +28,6 @@ from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
 from tests.strategies import facts, tables
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 VERSIONS = ("2.0", "2.1", "2.2")
 BLOB = {"lance-encoding:blob": "true"}
 

@@ -104,6 +104,7 @@ def test_a_dataframe_without_partitions_creates_an_empty_table(spark: SparkSessi
     assert lance.dataset(table_path).version == 2
 
 
+@pytest.mark.sample(1)
 def test_a_table_can_be_overwritten_by_what_is_read_from_it(spark: SparkSession, table_path: str) -> None:
     save(spark.range(100).withColumn("x", F.col("id") * 2), table_path)
     read = spark.read.format("lance").load(table_path)
@@ -168,6 +169,7 @@ WRONG: dict[str, tuple[Callable[[SparkSession], DataFrame], str]] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("what", WRONG)
 def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     what: str, spark: SparkSession, table_path: str
@@ -182,6 +184,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
     assert files_in(table_path) == before
 
 
+@pytest.mark.sample(1)
 def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(spark: SparkSession, table_path: str) -> None:
     lance.write_dataset(pa.table({"u": pa.array([1], pa.uint8())}), table_path)
     before = files_in(table_path)

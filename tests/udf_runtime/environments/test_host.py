@@ -252,6 +252,7 @@ def guarded(index: IndexServer) -> Manifest:
     return builder.env_vars({"INDEX_TOKEN": "t0ken-of-the-index"}).build()
 
 
+@pytest.mark.sample(1)
 def test_a_password_of_an_index_is_used_and_shown_nowhere(tmp_path: Path, index: IndexServer, objects: LocalObjects):
     cache, variables = EnvironmentCache(folder=str(tmp_path / "c")), Variables({"INDEX_TOKEN": "t0ken-of-the-index"})
     messages: list[str] = []
@@ -450,6 +451,7 @@ def test_archives_go_through_the_store_in_parts_and_are_verified(
         opened(empty_cache, manifest, LocalObjects(str(tmp_path / "empty")))
 
 
+@pytest.mark.sample(1)
 def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path, objects: LocalObjects):
     import hashlib
     import io

@@ -22,8 +22,6 @@ from udf_runtime.execute.casts import can_become, cast
 from udf_runtime.execute.leaf_values import is_missing
 from udf_runtime.execute.values import ValueConverter
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 ENTRIES = ("scalar", "list of an Arrow UDF", "series", "column of a batch", "chunk", "frame of a table function")
 OF_PANDAS = ("series", "frame of a table function")
 

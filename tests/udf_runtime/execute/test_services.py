@@ -32,8 +32,6 @@ from udf_runtime.execute import BatchResult, UdfRunner
 from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies.http import find_retry_after, find_status
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 SOON = Backoff(kind="fixed", initial_s=0.01, max_s=0.01)
 KINDS = ["scalar", "batch", "async", "async batch"]
 

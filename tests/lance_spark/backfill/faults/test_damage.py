@@ -135,6 +135,7 @@ with_and_without_checkpoints = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.sample(2)
 @with_and_without_checkpoints
 def test_a_column_file_that_was_finished_and_is_damaged_is_not_used(lab: Lab, checkpoints: bool):
     table = finished_and_not_committed(lab, checkpoints=checkpoints)

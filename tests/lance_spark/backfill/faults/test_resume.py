@@ -30,6 +30,7 @@ def once(*rows: int | range) -> Counter[int]:
     return Counter(x for row in rows for x in (row if isinstance(row, range) else [row]))
 
 
+@pytest.mark.sample(1)
 def test_after_an_error_at_one_row_the_same_call_computes_only_what_is_missing(lab: Lab):
     table = lab.table()
     lab.order({65: "raise"})
@@ -61,6 +62,7 @@ def test_after_an_error_in_one_of_many_ranges_of_a_fragment_only_that_range_is_c
     assert wrong_rows(table) == []
 
 
+@pytest.mark.sample(1)
 def test_rows_computed_as_null_are_not_called_again_and_make_no_version(lab: Lab):
     table = lab.table()
     run(table)

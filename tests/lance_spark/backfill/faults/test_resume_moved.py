@@ -52,6 +52,7 @@ def set_in_place(table: lance_spark.Table, fragment_id: int, column: str, values
     lance.LanceDataset.commit(table.uri, operation, read_version=dataset.version)
 
 
+@pytest.mark.sample(4)
 @either_row_ids
 @pytest.mark.parametrize("task_size", [30, 1000], ids=["ranges", "whole fragments"])
 def test_compaction_after_a_failed_run_causes_no_call(lab: Lab, stable_row_ids: bool, task_size: int):
