@@ -139,6 +139,18 @@ _LIBRARIES = (
         "2.21",
         "53ca085f4a150f703f49e1aabd935bd03b43e1ea3d55d135438292af22cef56b",
     ),
+    _artifact(
+        "org.apache.arrow",
+        "arrow-vector",
+        "19.0.0",
+        "113e70317945e780050f13d17027d862d4c5d1cebe06c9fd8a5e922945bb2f8c",
+    ),
+    _artifact(
+        "org.apache.arrow",
+        "arrow-memory-core",
+        "19.0.0",
+        "0d3646cc2fa9ae94e95dc8b3e0ed5a51e1df15b59dc548f359e941023471884d",
+    ),
     _artifact("net.sf.py4j", "py4j", "0.10.9.9", "bc4c4b1e731ab18496cc6eab31e7353701b32fc5c3047764a0656acf5344a54b"),
     _artifact("org.slf4j", "slf4j-api", "2.0.17", "7b751d952061954d5abfed7181c1f645d336091b679891591d63329c622eb832"),
     _artifact(

@@ -1,6 +1,5 @@
 package lancespark;
 
-import java.io.IOException;
 import java.util.Iterator;
 import org.apache.spark.TaskContext;
 import org.apache.spark.package$;
@@ -23,33 +22,34 @@ import scala.Function0;
  * cannot lose rows.
  */
 final class BatchedRows implements Iterator<InternalRow> {
+  private final Iterator<InternalRow> rows;
   private final StructType schema;
-  private final SQLConf settings = new ReadOnlySQLConf(TaskContext.get());
-  private final long limit = settings.arrowMaxBytesPerBatch();
-  private final Function0<Boolean> hasRow;
-  private final Function0<InternalRow> nextRow;
+  private final long limit = new ReadOnlySQLConf(TaskContext.get()).arrowMaxBytesPerBatch();
   private UnsafeProjection projection;
   private long bytes;
   private boolean exhausted;
 
   BatchedRows(Iterator<InternalRow> rows, StructType schema) {
+    this.rows = rows;
     this.schema = schema;
-    hasRow = rows::hasNext;
-    nextRow = rows::next;
   }
 
-  /** Passes the rows to a function of Spark, which sends them to Python. */
-  void send(Sender spark) {
-    withoutLimit(
-        () -> {
-          try {
-            spark.send(this);
-          } catch (IOException error) {
-            throw Errors.thrown(error);
-          }
-          return null;
-        });
-    check();
+  /** Returns rows that come with the settings of the task, also inside of `withoutLimit`. */
+  static Iterator<InternalRow> withSettings(Iterator<InternalRow> rows) {
+    SQLConf settings = new ReadOnlySQLConf(TaskContext.get());
+    Function0<Boolean> hasRow = rows::hasNext;
+    Function0<InternalRow> nextRow = rows::next;
+    return new Iterator<>() {
+      @Override
+      public boolean hasNext() {
+        return SQLConf.withExistingConf(settings, hasRow);
+      }
+
+      @Override
+      public InternalRow next() {
+        return SQLConf.withExistingConf(settings, nextRow);
+      }
+    };
   }
 
   /** Checks at the end of the task that Spark has sent all rows. */
@@ -60,7 +60,8 @@ final class BatchedRows implements Iterator<InternalRow> {
         });
   }
 
-  private void check() {
+  /** Checks that Spark has sent all rows. */
+  void check() {
     if (!exhausted) {
       throw new IllegalStateException(
           "Spark "
@@ -80,33 +81,32 @@ final class BatchedRows implements Iterator<InternalRow> {
     return SQLConf.withExistingConf(new ReadOnlySQLConf(TaskContext.get()), spark);
   }
 
-  /** Reads on with the settings of the task, because the rows may come from Python as well. */
   @Override
   public boolean hasNext() {
     if (bytes >= limit) {
       bytes = 0;
       return false;
     }
-    exhausted = !SQLConf.withExistingConf(settings, hasRow);
+    exhausted = !rows.hasNext();
     return !exhausted;
   }
 
   @Override
   public InternalRow next() {
-    UnsafeRow row = unsafe(SQLConf.withExistingConf(settings, nextRow));
-    bytes += row.getSizeInBytes();
-    return row;
+    InternalRow row = rows.next();
+    if (row instanceof BatchRow batchRow) {
+      bytes += batchRow.bytes;
+      return row;
+    }
+    UnsafeRow unsafe = unsafe(row);
+    bytes += unsafe.getSizeInBytes();
+    return unsafe;
   }
 
   private UnsafeRow unsafe(InternalRow row) {
     if (row instanceof UnsafeRow unsafe) return unsafe;
     if (projection == null) projection = UnsafeProjection.create(schema);
     return projection.apply(row);
-  }
-
-  /** A function of Spark. */
-  interface Sender {
-    void send(Iterator<InternalRow> rows) throws IOException;
   }
 
   private static final class Unlimited extends ReadOnlySQLConf {

@@ -2,6 +2,7 @@ package lancespark;
 
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -13,6 +14,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition
 import org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
 import org.apache.spark.sql.execution.metric.SQLMetric;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
@@ -69,18 +71,22 @@ final class ColumnarReads implements PartitionReaderFactory {
     private final Iterator<ColumnarBatch> batches;
 
     Reader(byte[] partition) {
+      MapInBatchEvaluatorFactory function =
+          source.createMapInBatchEvaluatorFactory(
+              ColumnarReads.this.function,
+              "read_from_data_source",
+              UserDefinedPythonDataSource.readInputSchema(),
+              schema,
+              metrics,
+              jobArtifacts,
+              session);
       InternalRow input = new GenericInternalRow(new Object[] {partition});
+      InternalRow struct = new GenericInternalRow(new Object[] {input});
+      TaskContext task = TaskContext.get();
       batches =
-          SparkRelease.arrowBatches(
-              source.createMapInBatchEvaluatorFactory(
-                  function,
-                  "read_from_data_source",
-                  UserDefinedPythonDataSource.readInputSchema(),
-                  schema,
-                  metrics,
-                  jobArtifacts,
-                  session),
-              input);
+          SparkRelease.arrowRunner(function)
+              .compute(
+                  Scala.seqOf(Scala.seqOf(struct).iterator()).iterator(), task.partitionId(), task);
     }
 
     @Override

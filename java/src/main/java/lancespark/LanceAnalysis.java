@@ -38,6 +38,7 @@ final class LanceAnalysis {
     extensions.injectHintResolutionRule(builder(LanceEvolution::new));
     extensions.injectHintResolutionRule(builder(LanceUnresolved::new));
     extensions.injectPostHocResolutionRule(builder(LanceAnalysis::lateRule));
+    extensions.injectColumnar(Scala.function(session -> new LanceColumns.Transitions()));
     LanceFunctions.inject(extensions);
     extensions.injectParser(
         Scala.function((session, next) -> new LanceParser((SparkSession) session, next)));

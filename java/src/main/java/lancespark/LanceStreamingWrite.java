@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWrite;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
 import org.apache.spark.sql.types.StructType;
 
 /**
@@ -22,7 +23,8 @@ final class LanceStreamingWrite extends PythonStreamingWrite {
 
   @Override
   public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
-    return new Factory(super.createStreamingWriterFactory(info), schema);
+    return new Factory(
+        (PythonStreamingWriterFactory) super.createStreamingWriterFactory(info), schema);
   }
 
   @Override
@@ -35,11 +37,11 @@ final class LanceStreamingWrite extends PythonStreamingWrite {
     source.writes().endBatch("abort_batch", batch, messages);
   }
 
-  record Factory(StreamingDataWriterFactory python, StructType schema)
+  record Factory(PythonStreamingWriterFactory python, StructType schema)
       implements StreamingDataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long batch) {
-      return new LanceBatchWrite.Writer(python.createWriter(partition, task, batch), schema);
+      return new LanceDataWriter(python, schema);
     }
   }
 }

@@ -4,41 +4,29 @@ import org.apache.spark.Partition;
 import org.apache.spark.TaskContext;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.Attribute;
-import org.apache.spark.sql.catalyst.expressions.SortOrder;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.MapInArrow;
-import org.apache.spark.sql.catalyst.plans.physical.Partitioning;
 import org.apache.spark.sql.execution.SparkPlan;
 import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.python.MapInArrowExec;
 import org.apache.spark.sql.types.StructType;
-import scala.Function1;
 import scala.collection.Iterator;
-import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.reflect.ClassTag;
-import scala.reflect.ClassTag$;
 
 /**
  * A physical node below a function of Python, whose rows end their Arrow batches by row sizes
  * ({@link BatchedRows}), or the node above the function, which makes the function without a limit.
  */
-public final class LanceTransfer extends SparkPlan {
+public final class LanceTransfer extends LancePlan {
   private static final long serialVersionUID = 1L;
 
-  private static final ClassTag<InternalRow> ROW = ClassTag$.MODULE$.apply(InternalRow.class);
-
-  private final SparkPlan child;
   private final boolean isAbove;
-  private final Seq<SparkPlan> children;
 
   /** Spark makes copies with this constructor. */
   public LanceTransfer(SparkPlan child, boolean isAbove) {
-    this.child = child;
+    super(child);
     this.isAbove = isAbove;
-    this.children = Scala.seqOf(child);
   }
 
   @Override
@@ -48,37 +36,8 @@ public final class LanceTransfer extends SparkPlan {
   }
 
   @Override
-  public Seq<Attribute> output() {
-    return child.output();
-  }
-
-  @Override
-  public Partitioning outputPartitioning() {
-    return child.outputPartitioning();
-  }
-
-  @Override
-  public Seq<SortOrder> outputOrdering() {
-    return child.outputOrdering();
-  }
-
-  @Override
-  public Seq<SparkPlan> children() {
-    return children;
-  }
-
-  @Override
-  public SparkPlan mapChildren(Function1<SparkPlan, SparkPlan> change) {
-    SparkPlan changed = change.apply(child);
-    if (changed.fastEquals(child)) return this;
-    LanceTransfer copy = new LanceTransfer(changed, isAbove);
-    copy.copyTagsFrom(this); // adaptive execution finds nodes by their tags
-    return copy;
-  }
-
-  @Override
-  public SparkPlan withNewChildrenInternal(IndexedSeq<SparkPlan> children) {
-    return new LanceTransfer(children.head(), isAbove);
+  LancePlan withChild(SparkPlan child) {
+    return new LanceTransfer(child, isAbove);
   }
 
   @Override
@@ -106,11 +65,6 @@ public final class LanceTransfer extends SparkPlan {
     return other instanceof LanceTransfer transfer
         && transfer.isAbove == isAbove
         && transfer.child.equals(child);
-  }
-
-  @Override
-  public int hashCode() {
-    return child.hashCode();
   }
 
   /** Plans functions of Python that read all of their rows: lance_spark/spark_jobs/tasks.py. */
@@ -152,7 +106,8 @@ public final class LanceTransfer extends SparkPlan {
     public Iterator<InternalRow> compute(Partition split, TaskContext task) {
       Iterator<InternalRow> rows =
           BatchedRows.withLimit(() -> this.<InternalRow>firstParent(ROW).iterator(split, task));
-      BatchedRows batches = new BatchedRows(CollectionConverters.asJava(rows), schema);
+      BatchedRows batches =
+          new BatchedRows(BatchedRows.withSettings(CollectionConverters.asJava(rows)), schema);
       batches.check(task);
       return CollectionConverters.asScala(batches);
     }

@@ -8,15 +8,14 @@ import java.util.Arrays;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
-import org.apache.spark.TaskContext;
 import org.apache.spark.api.python.BasePythonRunner;
 import org.apache.spark.sql.catalyst.InternalRow;
-import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.execution.arrow.ArrowFieldWriter;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.Product;
@@ -183,28 +182,26 @@ final class SparkRelease {
   }
 
   /**
-   * Runs a Python function of Spark over an input row in the current task, and returns the Arrow
-   * batches. Spark's evaluator reads the same batches and makes rows of them. The runner has no
-   * name of its own in Spark.
+   * Returns Spark's runner of a Python function, whose answers are Arrow batches. Spark's evaluator
+   * makes rows of the same answers. The runner has no name of its own in Spark.
    */
-  static Iterator<ColumnarBatch> arrowBatches(
-      MapInBatchEvaluatorFactory function, InternalRow input) {
+  @SuppressWarnings("unchecked") // a runner of ArrowPythonRunner
+  static BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> arrowRunner(
+      MapInBatchEvaluatorFactory function) {
     Object evaluator = function.createEvaluator();
-    TaskContext task = TaskContext.get();
     try {
       Class<?> type = Class.forName(evaluator.getClass().getName() + "$$anon$1");
       Object[] arguments = {evaluator, new int[][] {{0}}};
-      @SuppressWarnings("unchecked") // a runner of ArrowPythonRunner
-      BasePythonRunner<Iterator<InternalRow>, ColumnarBatch> runner =
-          (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>)
-              make(type.getConstructors()[0], arguments);
-      InternalRow struct = new GenericInternalRow(new Object[] {input});
-      Iterator<Iterator<InternalRow>> inputs =
-          Scala.seqOf(Scala.seqOf(struct).iterator()).iterator();
-      return runner.compute(inputs, task.partitionId(), task);
+      return (BasePythonRunner<Iterator<InternalRow>, ColumnarBatch>)
+          make(type.getConstructors()[0], arguments);
     } catch (ReflectiveOperationException error) {
       throw cause(error);
     }
+  }
+
+  /** Returns the writers of the columns that a runner sends to Python. Changes take effect. */
+  static ArrowFieldWriter[] arrowFields(BasePythonRunner<?, ?> runner) {
+    return (ArrowFieldWriter[]) field(call(runner, "arrowWriter"), "fields");
   }
 
   /** Throws the exception of the called method itself; other failures name the release. */

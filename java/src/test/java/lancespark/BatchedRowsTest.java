@@ -49,21 +49,18 @@ class BatchedRowsTest {
 
   @Test
   void aBatchEndsAtTheLimit() {
+    BatchedRows rows = rows();
     List<Integer> batches = new ArrayList<>();
-    rows()
-        .send(
-            rows -> {
-              for (int count = readBatch(rows); count > 0; count = readBatch(rows)) {
-                batches.add(count);
-              }
-            });
+    for (int count = readBatch(rows); count > 0; count = readBatch(rows)) batches.add(count);
+    rows.check();
     assertEquals(List.of(2, 2, 1), batches);
   }
 
   @Test
   void aLoopThatEndsWithTheFirstBatchIsAnError() {
-    var error =
-        assertThrows(IllegalStateException.class, () -> rows().send(BatchedRowsTest::readBatch));
+    BatchedRows rows = rows();
+    readBatch(rows);
+    var error = assertThrows(IllegalStateException.class, rows::check);
     assertTrue(error.getMessage().contains("has not sent all rows"));
   }
 }
