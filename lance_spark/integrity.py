@@ -17,6 +17,7 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import FOLDER, DatasetRef, branches_of, normalize_uri
+from lance_spark.display import Displayable
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import empty_caches
@@ -24,7 +25,6 @@ from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows,
 from lance_spark.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
-from lance_spark.words import InWords
 from udf_runtime import UDF
 from udf_runtime.checkpoint.codec import decode
 from udf_runtime.checkpoint.store import Objects
@@ -72,7 +72,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CheckResult(InWords):
+class CheckResult(Displayable):
     """Result of :func:`check`.
 
     Attributes:

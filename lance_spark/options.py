@@ -124,7 +124,7 @@ def byte_size(text: str) -> int:
     return size
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _parse_names(text: str) -> tuple[str, ...]:
     """Column names: a JSON array, needed for a name with a comma, or a comma-separated list."""
     if text.lstrip().startswith("["):
         names = json.loads(text)
@@ -215,7 +215,7 @@ class ReadOptions:
         "Read the newest version that is not newer than this moment (UTC where no offset is given).",
     )
     columns: tuple[str, ...] | None = _option(
-        _names,
+        _parse_names,
         "column names, comma-separated or as a JSON array",
         "Columns to read, in this order. Only these are fetched from storage.",
     )
@@ -335,12 +335,12 @@ class WriteOptions:
         "Backfill: the version that the row addresses were read at, where the DataFrame lost that knowledge.",
     )
     input_columns: tuple[str, ...] | None = _option(
-        _names,
+        _parse_names,
         "column names, comma-separated or as a JSON array",
         "Backfill: the columns that the values were computed from. Changes of others are no conflict.",
     )
     verify_columns: tuple[str, ...] | None = _option(
-        _names,
+        _parse_names,
         "names of columns that the DataFrame also holds, unchanged",
         "Backfill: columns that are written along only to be compared with the table; a row where they differ is an "
         "error.",

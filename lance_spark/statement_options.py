@@ -28,7 +28,7 @@ _INTERNAL = "lancespark."
 _CREATED_PREFIX = "option."
 
 
-def _names(options: type[ReadOptions] | type[WriteOptions]) -> frozenset[str]:
+def _list_options(options: type[ReadOptions] | type[WriteOptions]) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(options) if "parse" in field.metadata) - {"path"}
 
 
@@ -38,10 +38,10 @@ _BACKFILL = frozenset(["version", "input_columns", "verify_columns", "on_stale",
 _NEW_TABLE = frozenset(["data_storage_version", "enable_stable_row_ids"])
 _BRANCH = frozenset(["branch"])
 _TRANSACTION = frozenset(["txn_app_id", "txn_version"])
-_WRITE = _names(WriteOptions) | {f"{PROPERTY_PREFIX}*"} | _STORAGE
+_WRITE = _list_options(WriteOptions) | {f"{PROPERTY_PREFIX}*"} | _STORAGE
 
 STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
-    "SELECT": _names(ReadOptions) | _STORAGE,
+    "SELECT": _list_options(ReadOptions) | _STORAGE,
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
     "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only"} - _TRANSACTION,

@@ -49,10 +49,10 @@ def refuse_nan(rows: pa.RecordBatchReader, *, is_new: bool) -> pa.RecordBatchRea
         if _is_vector(field.type)
         and (not is_new or field.name == VECTOR_COLUMN or field.type.list_size >= _LEAST_LENGTH)
     ]
-    return pa.RecordBatchReader.from_batches(rows.schema, _checked(rows, columns)) if columns else rows
+    return pa.RecordBatchReader.from_batches(rows.schema, _refuse_nan_vectors(rows, columns)) if columns else rows
 
 
-def _checked(rows: pa.RecordBatchReader, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _refuse_nan_vectors(rows: pa.RecordBatchReader, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in rows:
         for name in columns:

@@ -33,6 +33,7 @@ SINGLE_FILES = (
 LAYERS = [
     {
         "arguments",
+        "display",
         "errors",
         "interpreter",
         "lance_compat",
@@ -42,7 +43,6 @@ LAYERS = [
         "statement_options",
         "stored_json",
         "types",
-        "words",
     },
     {"jvm"},
     {"lance_sessions", "version_times"},

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from lance_spark.backfill.task.messages import OnStale
+from lance_spark.display import warn_caller
 from lance_spark.errors import OptionError
 from lance_spark.options import environment_flag
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.session.sessions import session_time_zone
-from lance_spark.words import warn_caller
 from udf_runtime import UDF, Manifest
 
 WHOLE_FRAGMENT_ROWS = 1 << 32

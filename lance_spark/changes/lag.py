@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lance_spark.arguments import ARGUMENTS
+from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import OptionError
-from lance_spark.words import InWords, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class StreamLag(InWords):
+class StreamLag(Displayable):
     """The lag of a stream at the time of a progress report.
 
     Attributes:
@@ -49,7 +49,7 @@ class StreamLag(InWords):
     def text(self) -> str:
         """Summary: `version 3, 2 versions behind version 5`."""
         part = "" if self.is_complete else "in part"
-        return listed(
+        return join_counts(
             f"version {self.version}", (self.versions, f"versions behind version {self.latest_version}"), part
         )
 

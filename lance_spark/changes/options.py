@@ -12,11 +12,11 @@ from lance_spark.options import (
     ReadOptions,
     _boolean,
     _branch,
-    _names,
     _of_this_use,
     _one_of,
     _option,
     _parse,
+    _parse_names,
     _positive,
     _text,
     _timestamp,
@@ -99,7 +99,7 @@ class ChangeOptions:
         default=True,
     )
     columns: tuple[str, ...] | None = _option(
-        _names,
+        _parse_names,
         "column names, comma-separated or as a JSON array",
         "Columns of the feed. A row is an update only if a value of these columns differs. Default: all columns of the "
         "ending version.",

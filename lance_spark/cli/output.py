@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from lance_spark.words import InWords
+from lance_spark.display import Displayable
 
 _PIPE_COLUMNS = 200
 """Width of output without a terminal."""
 
 
-def print_done(result: InWords, *, as_json: bool) -> None:
+def print_done(result: Displayable, *, as_json: bool) -> None:
     """Prints the result of a command."""
     if as_json:
         print_json(result)

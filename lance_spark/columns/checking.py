@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from lance_spark.columns.binding import output_fields, record_batch_inputs, takes_record_batch
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.display import warn_caller
 from lance_spark.errors import ColumnExistsError, RegistrationError
 from lance_spark.types import check_storable
 from lance_spark.types.fields import Kind, check_column_names, is_blob, is_list, is_text
-from lance_spark.words import warn_caller
 from udf_runtime import UDF
 
 if TYPE_CHECKING:

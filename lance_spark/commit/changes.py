@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import OptionError, counted
 from lance_spark.options import WRITE_ID_PROPERTY, check_property
 from lance_spark.rows.row_set import RowSet
 from lance_spark.stored_json import Kinds, check_fields, load_object
-from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -258,7 +258,7 @@ class RowEdits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CommitResult(InWords):
+class CommitResult(Displayable):
     """The result of a commit.
 
     Attributes:
@@ -326,7 +326,7 @@ class CommitResult(InWords):
     @property
     def text(self) -> str:
         """Summary of the commit, such as `backfill of 1,000 rows in 4 fragments, version 3`."""
-        row_counts = listed(
+        row_counts = join_counts(
             (self.rows_inserted, "inserted"), (self.rows_updated, "updated"), (self.rows_deleted, "deleted")
         )
         size = row_counts or f"{counted(self.rows, 'row')} in {counted(self.fragments, 'fragment')}"

@@ -65,7 +65,7 @@ class MergeInsertBuilder:
         Args:
             where: Further condition, in Spark SQL over `source` and `target`.
         """
-        return self._with(replace(self._clauses, updates=True, update_where=_checked(where)))
+        return self._with(replace(self._clauses, updates=True, update_where=_check_condition(where)))
 
     def when_not_matched_insert_all(self) -> MergeInsertBuilder:
         """Adds the source's rows without a match in the table."""
@@ -77,7 +77,7 @@ class MergeInsertBuilder:
         Args:
             where: Further condition, in Spark SQL over `target`.
         """
-        return self._with(replace(self._clauses, deletes=True, delete_where=_checked(where)))
+        return self._with(replace(self._clauses, deletes=True, delete_where=_check_condition(where)))
 
     def execute(
         self,
@@ -125,7 +125,7 @@ class MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)
 
 
-def _checked(where: str | None) -> str | None:
+def _check_condition(where: str | None) -> str | None:
     if where is not None and (not isinstance(where, str) or not where.strip()):
         raise OptionError("where", where, "a condition in Spark SQL, such as source.a > target.a")
     return where

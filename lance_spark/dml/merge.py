@@ -168,7 +168,7 @@ class Merge:
     def _listed_keys(self) -> list[str] | None:
         """Returns the keys as literals of Lance SQL; None for many keys."""
         clauses = self._clauses
-        return None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
+        return None if clauses.deletes or len(clauses.on) > 1 else self._source.list_values(clauses.on[0])
 
     def _condition_on(self, keys: Sequence[str]) -> str:
         """Returns a condition in Lance SQL for all matching rows."""

@@ -14,11 +14,11 @@ from lance_spark.commit.changes import CommitResult, RowEdits, StagedColumns
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.verify import same_columns
 from lance_spark.dataset import DatasetRef
+from lance_spark.display import Displayable
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import UnsupportedOperationError, counted
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.words import InWords
 
 if TYPE_CHECKING:
     import lance
@@ -184,7 +184,7 @@ _REPLACED = -2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ChangeResult(InWords):
+class ChangeResult(Displayable):
     """The result of a change of rows or columns.
 
     LanceDB's names of the counts are attributes, too: `num_inserted_rows`, `num_updated_rows`,

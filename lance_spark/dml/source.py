@@ -48,7 +48,7 @@ class MergeSource:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
         self._local: LocalRows | None = None
         if self._frame is None:
-            self._local = LocalRows(refuse_nan(to_reader(data, None, table=_plain(table)), is_new=False))
+            self._local = LocalRows(refuse_nan(to_reader(data, None, table=_as_python_rows(table)), is_new=False))
             self.names: list[str] = self._local.schema.names
         else:
             self.names = list(self._frame.columns)
@@ -117,7 +117,7 @@ class MergeSource:
             self._frame = read_table(self.spark, ref, self._staged(ref, staging), {})
         return self._frame
 
-    def listed(self, key: str) -> list[str] | None:
+    def list_values(self, key: str) -> list[str] | None:
         """Returns the values of a key as literals of Lance SQL; None for too many values.
 
         Only for integers or texts on both sides, in rows of this process.
@@ -143,7 +143,7 @@ def read_table(spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[
     return spark.read.format("lance").options(**ref.storage_settings, **options).load(uri)
 
 
-def _plain(table: pa.Schema) -> pa.Schema:
+def _as_python_rows(table: pa.Schema) -> pa.Schema:
     """Returns a table's columns as rows of this process have them: blobs are bytes."""
     return pa.schema([row_field(field).remove_metadata() if is_blob(field) else field for field in table])
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
+from lance_spark.display import Displayable, join_counts
 from lance_spark.staging.area import is_id
 from lance_spark.stored_json import Kinds, check_fields, load_object
-from lance_spark.words import InWords, listed
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
 """DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are
@@ -59,7 +59,7 @@ class UdfResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BackfillJobResult(InWords):
+class BackfillJobResult(Displayable):
     """Outcome of a backfill.
 
     Attributes:
@@ -179,7 +179,7 @@ class BackfillJobResult(InWords):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RefreshJobResult(InWords):
+class RefreshJobResult(Displayable):
     """Outcome of a refresh of a materialized view.
 
     Attributes:
@@ -244,13 +244,13 @@ class RefreshJobResult(InWords):
     @property
     def text(self) -> str:
         """Summary of the outcome: `DONE: 12 added, 3 removed, source version 7, version 4`."""
-        rows = listed(
+        rows = join_counts(
             (self.rows_added, "added"),
             (self.rows_recomputed, "made anew"),
             (self.rows_removed, "removed"),
             (self.rows_skipped, "skipped"),
         )
-        versions = listed(f"source version {self.source_version}", _show_last_version(self.versions))
+        versions = join_counts(f"source version {self.source_version}", _show_last_version(self.versions))
         return f"{self.status}: {rows or 'no row changed'}, {versions}"
 
     @property
@@ -271,7 +271,7 @@ class RefreshJobResult(InWords):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class JobRecord(InWords):
+class JobRecord(Displayable):
     """A job in the history of a table.
 
     Attributes:
@@ -471,7 +471,7 @@ def _check_job(values: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ErrorRecord(InWords):
+class ErrorRecord(Displayable):
     """A failed row, or a range of failed rows.
 
     Attributes:
@@ -571,13 +571,13 @@ _ERROR_KINDS: Kinds = {
 
 
 def _join_counts(result: BackfillJobResult | JobRecord) -> str:
-    rows = listed(
+    rows = join_counts(
         (result.rows_computed, "computed"),
         (result.rows_from_checkpoint, "from checkpoints"),
         (result.rows_skipped, "skipped"),
         (result.rows_failed, "failed"),
     )
-    return listed(rows or "no row computed", _show_last_version(result.versions))
+    return join_counts(rows or "no row computed", _show_last_version(result.versions))
 
 
 def _show_last_version(versions: tuple[int, ...]) -> str:

@@ -26,7 +26,7 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     Raises:
         SourceKeysError: The message has the number of wrong keys, and examples.
     """
-    columns = _plain(keys)
+    columns = _number_keys(keys)
     per_key = frame.toDF(*columns).groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
     is_null = _any_null(columns)
     wrong = per_key.where(is_null | (sf.col("__rows") > 1)).agg(
@@ -36,7 +36,7 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     )
     with _source_errors(source):
         counts = wrong.collect()[0]
-    name = _shown(keys)
+    name = _quote_columns(keys)
     problems = []
     if counts["nulls"]:
         problems.append(f"{counted(counts['nulls'], 'row')} without a key")
@@ -62,7 +62,7 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     Raises:
         SourceKeysError: The message has the number of unmatched rows, and examples.
     """
-    columns = _plain(keys)
+    columns = _number_keys(keys)
     unmatched = table.toDF(*columns).join(source.toDF(*columns), on=columns, how="left_anti")
     with _source_errors(names[1]):
         count = unmatched.count()
@@ -71,13 +71,13 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     examples = _examples(unmatched.select(*columns).limit(_EXAMPLES).collect())
     raise SourceKeysError(
         f"{counted(count, 'row')} of the table {'has' if count == 1 else 'have'} no match in the source, by "
-        f"{_shown(keys)} (among them: {examples}). Complete the source {names[1]} for the table {names[0]}, or use "
-        "on_missing='carry' or 'null'. Nothing was changed.",
+        f"{_quote_columns(keys)} (among them: {examples}). Complete the source {names[1]} for the table {names[0]}, or "
+        "use on_missing='carry' or 'null'. Nothing was changed.",
         source=names[1],
     )
 
 
-def _plain(keys: Sequence[str]) -> list[str]:
+def _number_keys(keys: Sequence[str]) -> list[str]:
     """Returns unique names without special characters."""
     return [f"key_{number}" for number in range(len(keys))]
 
@@ -100,7 +100,7 @@ def _any_null(columns: Sequence[str]) -> Any:  # noqa: ANN401 - a Column, of cla
     return condition
 
 
-def _shown(keys: Sequence[str]) -> str:
+def _quote_columns(keys: Sequence[str]) -> str:
     return f"column {keys[0]!r}" if len(keys) == 1 else f"columns {', '.join(map(repr, keys))}"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lance_spark.display import Displayable
 from lance_spark.errors import counted
-from lance_spark.words import InWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class LoadPlan(InWords):
+class LoadPlan(Displayable):
     """The plan of :meth:`lance_spark.Table.load_columns`.
 
     Attributes:

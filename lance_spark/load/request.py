@@ -42,7 +42,7 @@ class SourceParameters:
     source_storage_options: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        both = sorted(set(_names("pk", self.pk)) & set(_names("columns", self.columns)))
+        both = sorted(set(_parse_columns("pk", self.pk)) & set(_parse_columns("columns", self.columns)))
         if both:
             raise OptionError("columns", ", ".join(both), "columns other than the key's")
         if self.source_format is not None and self.source_format not in get_args(SourceFormat):
@@ -165,7 +165,7 @@ def _is_number(value: object, kind: Any) -> bool:  # noqa: ANN401 - a type or a 
     return isinstance(value, kind) and not isinstance(value, bool)
 
 
-def _names(option: str, names: str | Sequence[str]) -> tuple[str, ...]:
+def _parse_columns(option: str, names: str | Sequence[str]) -> tuple[str, ...]:
     try:
         return columns_of(names)
     except OptionError as error:

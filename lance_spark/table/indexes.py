@@ -333,7 +333,7 @@ class TableIndexes(TableVersions):
             books.wait_for_index("price_idx")
             ```
         """
-        upkeep.wait_for_index(self._latest, _names(index_names), timeout.total_seconds())
+        upkeep.wait_for_index(self._latest, _to_list(index_names), timeout.total_seconds())
 
     def optimize_indices(
         self,
@@ -374,9 +374,9 @@ class TableIndexes(TableVersions):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
             raise OptionError("num_indices_to_merge", number, "a whole number, 0 or more")
         ref = self._ref
-        names = [index.name for index in self.list_indices()] if index_names is None else _names(index_names)
+        names = [index.name for index in self.list_indices()] if index_names is None else _to_list(index_names)
         upkeep.optimize_indices(self._spark, ref, names, merge=number, retrain=retrain)
 
 
-def _names(names: str | Sequence[str]) -> list[str]:
+def _to_list(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)

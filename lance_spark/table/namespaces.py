@@ -159,7 +159,7 @@ class NamespaceTables:
             NamespaceError: The service does not answer, or refuses.
         """
         try:
-            call(self.client, "namespace_exists", _request("NamespaceExistsRequest", id=_names(namespace)))
+            call(self.client, "namespace_exists", _request("NamespaceExistsRequest", id=_check_namespace(namespace)))
         except Exception as error:
             if is_code(error, "NAMESPACE_NOT_FOUND"):
                 return False
@@ -173,7 +173,9 @@ class NamespaceTables:
         Raises:
             NamespaceError: The namespace exists, or is refused.
         """
-        request = _request("CreateNamespaceRequest", id=_names(namespace), properties=dict(properties or {}) or None)
+        request = _request(
+            "CreateNamespaceRequest", id=_check_namespace(namespace), properties=dict(properties or {}) or None
+        )
         self._call("create_namespace", request, f"create the namespace {'.'.join(namespace)}")
 
     def drop_namespace(self, namespace: Sequence[str]) -> None:
@@ -182,7 +184,7 @@ class NamespaceTables:
         Raises:
             NamespaceError: The namespace is missing or not empty, or the service refuses.
         """
-        request = _request("DropNamespaceRequest", id=_names(namespace))
+        request = _request("DropNamespaceRequest", id=_check_namespace(namespace))
         self._call("drop_namespace", request, f"drop the namespace {'.'.join(namespace)}")
 
     def describe_namespace(self, namespace: Sequence[str]) -> dict[str, str]:
@@ -191,7 +193,7 @@ class NamespaceTables:
         Raises:
             NamespaceError: The namespace is missing, or the service refuses.
         """
-        request = _request("DescribeNamespaceRequest", id=_names(namespace, least=0))
+        request = _request("DescribeNamespaceRequest", id=_check_namespace(namespace, least=0))
         text = ".".join(namespace) or "of the root"
         return dict(self._call("describe_namespace", request, f"describe the namespace {text}").properties or {})
 
@@ -256,7 +258,7 @@ class NamespaceTables:
     def _list(self, operation: str, request: str, field: str, namespace: Sequence[str], **options: object) -> list[str]:
         names: list[str] = []
         token: str | None = None
-        path = _names(namespace, least=0)
+        path = _check_namespace(namespace, least=0)
         while True:
             page = self._call(
                 operation, _request(request, id=path, page_token=token, **options), f"list the {field} of {path}"
@@ -275,7 +277,7 @@ class NamespaceTables:
     def _table(self, name: str, namespace: Sequence[str]) -> NamespaceTable:
         if not isinstance(name, str) or not name.strip():
             raise OptionError("name", name, "the name of a table")
-        return NamespaceTable(self.client, (*_names(namespace, least=0), name))
+        return NamespaceTable(self.client, (*_check_namespace(namespace, least=0), name))
 
 
 def _ref(table: NamespaceTable, access: TableAccess) -> DatasetRef:
@@ -289,7 +291,7 @@ def _request(name: str, **values: object) -> object:
     return getattr(lance_namespace, name)(**values)
 
 
-def _names(namespace: Sequence[str], *, least: int = 1) -> list[str]:
+def _check_namespace(namespace: Sequence[str], *, least: int = 1) -> list[str]:
     """Returns the names from the root to a namespace.
 
     Raises:

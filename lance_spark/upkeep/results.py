@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lance_spark.display import Displayable
 from lance_spark.errors import counted
 from lance_spark.indexes.listing import index_stats, list_indices
-from lance_spark.words import InWords
 
 if TYPE_CHECKING:
     import lance
@@ -17,7 +17,7 @@ _SMALL_ROWS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CompactionResult(InWords):
+class CompactionResult(Displayable):
     """The result of a compaction.
 
     Attributes:
@@ -81,7 +81,7 @@ class CompactionResult(InWords):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CleanupResult(InWords):
+class CleanupResult(Displayable):
     """The result of a cleanup.
 
     Attributes:
@@ -112,7 +112,7 @@ class CleanupResult(InWords):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TableStatistics(InWords):
+class TableStatistics(Displayable):
     """The size of a table's latest version, from its metadata.
 
     Attributes:
@@ -175,7 +175,7 @@ class TableStatistics(InWords):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MaintenanceResult(InWords):
+class MaintenanceResult(Displayable):
     """The result of a maintenance.
 
     Attributes:

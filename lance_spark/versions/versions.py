@@ -13,11 +13,11 @@ from lance_spark.commit.conflicts import history
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
 from lance_spark.commit.conflicts.parallel_reads import read_ahead, read_all
 from lance_spark.dataset import DatasetRef
+from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import VersionNotFoundError
 from lance_spark.lance_compat import plain, version_of
 from lance_spark.options import OWN_PROPERTIES
 from lance_spark.version_times import moment_of
-from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
     import lance
@@ -42,7 +42,7 @@ _OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TableVersion(InWords):
+class TableVersion(Displayable):
     """A version of a table: its operation, and the state of the table.
 
     Attributes:
@@ -92,7 +92,7 @@ class TableVersion(InWords):
         """Summary of the version: `version 3: append by ann@host, 5 rows added`."""
         by = "" if self.user is None else f" by {self.user}"
         did = f"version {self.version}: {self.operation}{by}"
-        return listed(
+        return join_counts(
             did, (self.rows_added or 0, "rows added"), (self.rows_removed or 0, "rows removed"), self.message or ""
         )
 

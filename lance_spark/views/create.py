@@ -25,6 +25,7 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
+from lance_spark.display import warn_caller
 from lance_spark.environments.artifacts import list_artifacts
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, panics_as_errors
@@ -49,7 +50,6 @@ from lance_spark.views.definition import (
 )
 from lance_spark.views.source_pin import SourcePin
 from lance_spark.views.spark.query import SparkQuery
-from lance_spark.words import warn_caller
 from udf_runtime import UDF, Kind, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:

@@ -308,7 +308,7 @@ def used_fields(
     return tuple(
         UsedField(name=field.name, id=field.id, type=field.type, token=field.token)
         for field in field_identities(source.lance_schema)
-        if field.id in input_ids or any(_names(field.name.lower(), text) for text in texts)
+        if field.id in input_ids or any(_is_named_in(field.name.lower(), text) for text in texts)
     )
 
 
@@ -336,7 +336,7 @@ def _refuse_unsteady(text: str, uri: str) -> None:
         )
 
 
-def _names(name: str, text: str) -> bool:
+def _is_named_in(name: str, text: str) -> bool:
     if re.fullmatch(r"\w+", name):
         return re.search(rf"(?<!\w){name}(?!\w)", text) is not None
     return name in text

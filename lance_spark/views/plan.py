@@ -10,6 +10,7 @@ import numpy as np
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
+from lance_spark.display import Displayable
 from lance_spark.errors import counted
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.rows.row_addresses import row_ids
@@ -18,14 +19,13 @@ from lance_spark.views.definition import define, existing_view, groups_of
 from lance_spark.views.placement import PlacementSpec, SourceRows
 from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
-from lance_spark.words import InWords
 
 if TYPE_CHECKING:
     import lance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class RefreshPlan(InWords):
+class RefreshPlan(Displayable):
     """The plan of a refresh.
 
     Attributes:

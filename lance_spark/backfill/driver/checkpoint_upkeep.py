@@ -282,7 +282,7 @@ def remove_expired(dataset: lance.LanceDataset) -> None:
     If the removal of a tag fails, the next job tries again.
     """
     try:
-        for name in _names(dataset):
+        for name in _list_tag_names(dataset):
             until = name.removeprefix(_PREFIX).partition("-")[0]
             if name.startswith(_PREFIX) and until.isdecimal() and int(until) < time.time():
                 _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
@@ -291,7 +291,7 @@ def remove_expired(dataset: lance.LanceDataset) -> None:
         _LOG.warning("expired tags of %s are not removed yet: %s", dataset.uri, error)
 
 
-def _names(dataset: lance.LanceDataset) -> list[str]:
+def _list_tag_names(dataset: lance.LanceDataset) -> list[str]:
     with panics_as_errors():
         return list(tags_of(dataset))
 
@@ -301,6 +301,6 @@ def _delete(dataset: lance.LanceDataset, name: str) -> None:
         with panics_as_errors():
             dataset.tags.delete(name)
     except _ERRORS as error:
-        if name in _names(dataset):
+        if name in _list_tag_names(dataset):
             raise TableUnwritableError(dataset.uri, f"the tag {name} cannot be removed: {error}") from error
         _LOG.debug("the tag %s of %s is gone: %s", name, dataset.uri, error)

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from lance_spark.display import warn_caller
 from lance_spark.errors import ResourcesUnavailableError, counted
 from lance_spark.session.local_devices import list_local_devices
 from lance_spark.session.sessions import conf_bytes, has_profiles, is_local, known_slots
-from lance_spark.words import warn_caller
 from udf_runtime.execute.isolation.process_limits import read_machine_bytes
 
 _LOCAL_SOURCES = "spark.driver.resource.gpu.amount, CUDA_VISIBLE_DEVICES, nvidia-smi"

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from lance_spark.display import Displayable
 from lance_spark.errors import OptionError, counted
-from lance_spark.words import InWords
 
 if TYPE_CHECKING:
     from lance_spark.backfill.planning.explain import BackfillPlan
@@ -98,7 +98,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BackfillEstimate(InWords):
+class BackfillEstimate(Displayable):
     """The estimated time and price of a backfill on a cluster.
 
     Attributes:

@@ -24,15 +24,15 @@ from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY
 from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.reuse.value_history import ValueHistory
+from lance_spark.display import Displayable
 from lance_spark.errors import counted
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.column_file import fixed_bytes
-from lance_spark.words import InWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class BackfillPlan(InWords):
+class BackfillPlan(Displayable):
     """The plan of a backfill.
 
     Attributes:

@@ -7,7 +7,7 @@ import html
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection, Table
-from lance_spark.words import listed
+from lance_spark.display import listed
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import skip_on_error, udf
 

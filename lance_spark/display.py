@@ -1,4 +1,4 @@
-"""Summaries of values: :class:`InWords`, and warnings."""
+"""Summaries of values: :class:`Displayable`, and warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHARS = 200
 _PACKAGES = ("lance_spark", "udf_runtime")
 
 
-class InWords(ABC):
+class Displayable(ABC):
     """Base class of dataclasses with a single-line summary, and a table of fields in a notebook.
 
     Subclasses have `repr=False`, and define :attr:`text`.
@@ -35,14 +35,14 @@ class InWords(ABC):
     def _repr_html_(self) -> str:
         """Returns the summary and the present fields as an HTML table."""
         rows = "".join(
-            f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(_display_value(value))}</td></tr>"
             for name, value in _facts(self)
             if value not in (None, 0, "", (), {})
         )
         return f"<table><caption>{html.escape(self.text)}</caption><tbody>{rows}</tbody></table>"
 
 
-def listed(*parts: str | tuple[int, str]) -> str:
+def join_counts(*parts: str | tuple[int, str]) -> str:
     """Joins parts of a summary with commas, without empty texts and zero counts."""
     texts = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
     return ", ".join(texts)
@@ -61,7 +61,7 @@ def _facts(value: object) -> list[tuple[str, object]]:
     return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]  # type: ignore[arg-type]
 
 
-def _shown(value: object) -> str:
+def _display_value(value: object) -> str:
     if isinstance(value, Mapping):
         text = ", ".join(f"{key}: {item}" for key, item in value.items())
     elif isinstance(value, Sequence) and not isinstance(value, str):
