@@ -17,7 +17,7 @@ from lance_spark.types.layout import aligned, relabel_batch
 from lance_spark.types.leaves import BadValue, TooLarge
 from lance_spark.types.mapping import arrow_type, raw_type, spark_arrow_schema
 from lance_spark.types.mismatch import side_by_side
-from lance_spark.types.tree import ChildPlan, ConversionPlanner, are_trivial
+from lance_spark.types.tree import UNKNOWN_COLUMN, ChildPlan, ConversionPlanner, are_trivial
 
 _READ_HINT = "leave the column out with option 'columns', or change it in the table"
 _WRITE_HINT = "correct the value, or write to a column that can hold it"
@@ -213,7 +213,9 @@ def _join_problems(planner: ConversionPlanner) -> str:
     return "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
 
 
-def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = None) -> None:
+def check_writable(
+    schema: StructType, target: pa.Schema, *, uri: str | None = None, takes_new_columns: bool = False
+) -> None:
     """Checks before a write that a table can hold a DataFrame.
 
     Runs on the driver; pure. Columns are matched by name. Table columns absent from the DataFrame
@@ -224,6 +226,8 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
         schema: Schema of the DataFrame.
         target: Schema of the written columns.
         uri: The table, for the message.
+        takes_new_columns: Whether the option `mergeSchema` would add unknown columns, for the
+            message.
 
     Raises:
         SchemaMismatchError: A column is unknown, absent, or has a type without a conversion. Shows
@@ -237,9 +241,11 @@ def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = N
     _plan(source, target, planner)
     if not planner.problems:
         return
+    has_new_columns = takes_new_columns and UNKNOWN_COLUMN in planner.problems.values()
+    addition = ", or add new columns with option('mergeSchema', True)" if has_new_columns else ""
     raise SchemaMismatchError(
         f"The DataFrame does not fit the table{'' if uri is None else f' {uri}'}: {_join_problems(planner)}. Nothing "
-        "was written. Select, cast or rename the columns:\n" + side_by_side(schema, target, planner.problems)
+        f"was written. Select, cast or rename the columns{addition}:\n" + side_by_side(schema, target, planner.problems)
     )
 
 

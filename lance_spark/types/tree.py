@@ -44,6 +44,10 @@ from lance_spark.types.leaves import (
 
 _T = TypeVar("_T")
 
+_UNKNOWN = "the table has no such "
+UNKNOWN_COLUMN = f"{_UNKNOWN}column"
+"""The problem of a column of a DataFrame that the table lacks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -155,12 +159,12 @@ class ConversionPlanner:
         for position, name in enumerate(names):
             if self.writing and position not in paired:
                 twice = counts[name] > 1
-                self.problems[f"{prefix}{name}"] = "is there twice" if twice else f"the table has no such {noun}"
+                self.problems[f"{prefix}{name}"] = "is there twice" if twice else _UNKNOWN + noun
         return tuple(children)
 
     def _plan_missing(self, target: pa.Field[Any], path: str, noun: str) -> Node:
         if not self.writing:
-            self.problems[path] = f"the table has no such {noun}"
+            self.problems[path] = _UNKNOWN + noun
         elif not target.nullable:
             self.problems[path] = f"is missing, and the {noun} is not nullable"
         return Node(path=path)

@@ -147,7 +147,7 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
 def _plan_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
     rows = pa.schema([row_field(field) for field in dataset.schema])
     _refuse_row_addresses(schema, rows, dataset.uri)
-    check_writable(schema, rows, uri=dataset.uri)
+    check_writable(schema, rows, uri=dataset.uri, takes_new_columns=True)
     _refuse_other_column_options(rows, options)
     # Files omit the columns missing from the DataFrame, as Lance does; these columns read as NULL.
     source_names = {name.lower() for name in schema.names}

@@ -107,6 +107,10 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.save(shop.addressed()),
         r"has the column _rowaddr of a backfill.*Add option\('mode', 'backfill'\)",
     ),
+    "an append with a column more": (
+        lambda shop: shop.save(shop.spark.range(1).selectExpr("id", "id AS more")),
+        r"more: the table has no such column.*or add new columns with option\('mergeSchema', True\)",
+    ),
     "addresses of no table": (
         lambda shop: shop.save(shop.spark.range(2).selectExpr("id AS _rowaddr", "id AS letters"), mode="backfill"),
         r"was not read from a Lance table.*option\('with_row_address', True\)",
