@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,26 +89,46 @@ def main() -> None:
     """Runs the configurations, prints a table, and writes `tpch.json` and `tpch.png`."""
     parser = make_parser("tpch", __doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor, 1 = 6 M line items")
+    add_choices(parser, list(QUERIES))
+    compare("tpch", write_inputs, parser.parse_args())
+
+
+def add_choices(parser: argparse.ArgumentParser, queries: Sequence[str]) -> None:
+    """Adds the rounds, the queries and the configurations."""
     add_rounds(parser, 3, "timed rounds of each query")
-    parser.add_argument("--only", default=",".join(QUERIES), help="queries to run, for example q01,q09")
+    parser.add_argument("--only", default=",".join(queries), help="queries to run, for example q01,q09")
     parser.add_argument("--configurations", default=",".join(LABELS), help="the ones to run")
-    arguments = parser.parse_args()
+
+
+def write_inputs(folder: Path, scale: float) -> None:
+    """Writes the tables to `generated` and the queries to `queries`."""
+    generate(folder / "generated", scale)
+    (folder / "queries").mkdir()
+    for name, query in QUERIES.items():
+        (folder / "queries" / f"{name}.sql").write_text(query, encoding="utf-8")
+
+
+def compare(benchmark: str, write_inputs: Callable[[Path, float], None], arguments: argparse.Namespace) -> None:
+    """Runs the configurations, prints a table, and writes the results of the benchmark."""
     measured: dict[str, MeasuredConfiguration] = {}
-    with tempfile.TemporaryDirectory(prefix="lance-spark-tpch-") as name:
+    with tempfile.TemporaryDirectory(prefix=f"lance-spark-{benchmark}-") as name:
         folder = Path(name)
-        generate(folder / "generated", arguments.scale)
+        write_inputs(folder, arguments.scale)
         list(child("load", folder, arguments))
         sizes = {kind: stored_bytes(folder / kind) for kind in ("lance", "parquet")}
         print(f"bytes on disk: {sizes['lance'] / sizes['parquet']:.2f} x Parquet", flush=True)
         for configuration in arguments.configurations.split(","):
             measured[configuration] = MeasuredConfiguration()
             for line in child(configuration, folder, arguments):
+                if "refused" in line:
+                    print(f"{configuration:16} {line['query']} is left out: {line['refused']}", flush=True)
+                    continue
                 measured[configuration].add(line)
                 outcome = measured[configuration].outcomes[-1]
                 print(f"{configuration:16} {outcome.case} {outcome.ratios['parquet']:.2f} x Parquet", flush=True)
-                write_report(arguments, "tpch", as_json(measured, sizes, arguments))
+                write_report(arguments, benchmark, as_json(measured, sizes, arguments))
     print(table(measured))
-    plot(measured, arguments.out / "tpch.png")
+    plot(measured, arguments.out / f"{benchmark}.png")
 
 
 def child(configuration: str, folder: Path, arguments: argparse.Namespace) -> Iterator[dict]:

@@ -1,9 +1,9 @@
-"""A session of the TPC-H benchmark: `python -m benchmarks.tpch_child CONFIGURATION FOLDER ROUNDS
-QUERY..`, run by `benchmarks.tpch`.
+"""A session of the benchmarks TPC-H and TPC-DS: `python -m benchmarks.tpch_child CONFIGURATION FOLDER
+ROUNDS QUERY..`, run by `benchmarks.tpch` and `benchmarks.tpcds`.
 
+The folder holds the tables as `generated/<table>.parquet`, and the queries as `queries/<query>.sql`.
 Prints a line of JSON per query. With the configuration `load`, it writes the tables instead. Each
-configuration has a separate process,
-because the settings of a session apply at the start of its JVM.
+configuration has a separate process, because the settings of a session apply at the start of its JVM.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
 from benchmarks.table_api_memory import cpu_seconds
-from benchmarks.tpch_queries import QUERIES, TABLES
 
 _FORMATS = {"parquet": "parquet", "lance-spark": "lance"}
 _CATALOG = "catalog"
@@ -36,7 +36,8 @@ def main() -> None:
     if configuration == "load":
         load(spark, Path(folder))
     else:
-        for line in measured(spark, views(spark, Path(folder), configuration), int(rounds), names):
+        queries = {name: Path(folder, "queries", f"{name}.sql").read_text(encoding="utf-8") for name in names}
+        for line in measured(spark, views(spark, Path(folder), configuration), int(rounds), queries):
             print(json.dumps(line), file=answers, flush=True)
     spark.stop()
 
@@ -52,6 +53,7 @@ def session(configuration: str, folder: Path) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.ansi.doubleQuotedIdentifiers", "true")
     )
     if configuration == "configure":
         builder = lance_spark.configure(builder, catalogs={_CATALOG: str(folder / "lance")})
@@ -62,9 +64,14 @@ def session(configuration: str, folder: Path) -> SparkSession:
     return spark
 
 
+def tables(folder: Path) -> list[str]:
+    """Returns the names of the generated tables."""
+    return sorted(file.stem for file in (folder / "generated").glob("*.parquet"))
+
+
 def load(spark: SparkSession, folder: Path) -> None:
     """Writes the generated tables with Spark, as Parquet and as Lance."""
-    for table in TABLES:
+    for table in tables(folder):
         generated = spark.read.parquet(str(folder / "generated" / f"{table}.parquet"))
         for format_ in _FORMATS.values():
             generated.write.format(format_).mode("append").save(str(folder / format_ / table))
@@ -73,33 +80,37 @@ def load(spark: SparkSession, folder: Path) -> None:
 def views(spark: SparkSession, folder: Path, configuration: str) -> dict[str, dict[str, DataFrame]]:
     """Returns the tables of each contestant."""
     tables_by_contestant = {
-        contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in TABLES}
+        contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in tables(folder)}
         for contestant, kind in _FORMATS.items()
     }
     if configuration == "configure":
         tables_by_contestant[_CATALOG] = {
-            table: spark.table(f"{_CATALOG}.`{folder}/lance/{table}`") for table in TABLES
+            table: spark.table(f"{_CATALOG}.`{folder}/lance/{table}`") for table in tables(folder)
         }
     return tables_by_contestant
 
 
 def measured(
-    spark: SparkSession, views: dict[str, dict[str, DataFrame]], rounds: int, names: list[str]
+    spark: SparkSession, views: dict[str, dict[str, DataFrame]], rounds: int, queries: dict[str, str]
 ) -> Iterator[dict[str, object]]:
     """Warms each query up once, then runs the contestants in turn. Yields seconds and CPU seconds
-    of all processes."""
+    of all processes, or the reason if Spark does not accept the query."""
 
     def run(contestant: str, name: str) -> tuple[object, float, float]:
         for table, frame in views[contestant].items():
             frame.createOrReplaceTempView(table)
         cpu, began = cpu_seconds(os.getpid()), time.perf_counter()
-        answer = spark.sql(QUERIES[name])
+        answer = spark.sql(queries[name])
         rows = answer.collect()
         seconds = time.perf_counter() - began
         return (answer.schema, rows), seconds, cpu_seconds(os.getpid()) - cpu
 
-    for name in names:
-        first, *results = (run(contestant, name)[0] for contestant in views)
+    for name in queries:
+        try:
+            first, *results = (run(contestant, name)[0] for contestant in views)
+        except AnalysisException as error:
+            yield {"query": name, "refused": str(error).strip().partition("\n")[0]}
+            continue
         if any(first != result for result in results):
             raise AssertionError(f"{name} gives other rows on Lance than on Parquet")
         times: dict[str, list[float]] = {contestant: [] for contestant in views}

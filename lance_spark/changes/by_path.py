@@ -51,6 +51,7 @@ def change_reader(options: Mapping[str, str], schema: StructType, pinned: Datase
     """
     parsed = ChangeOptions.parse(options)
     parsed.check_batch()
+    parsed.check_columns(schema.names)
     first, last = find_versions(parsed)
     last = pinned or last
     return ChangeReader(feed=feed_of(last, parsed)[0], first=first, last=last, is_net=parsed.is_net, schema=schema)

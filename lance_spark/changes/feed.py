@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from lance_spark.changes.errors import ChangeFeedError
+from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from lance_spark.changes.plan import StepPart
 from lance_spark.changes.rows import CHANGE_TYPES, ChangedRows, ChangeType, RowFinder, RowQuery, VersionRows
 from lance_spark.changes.steps import FeedStep
@@ -24,7 +25,6 @@ from lance_spark.rows.row_addresses import row_ids
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import scan_field
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _CHANGE_FIELDS = (
     StructField(CHANGE_TYPE, StringType(), False),
     StructField(COMMIT_VERSION, LongType(), False),

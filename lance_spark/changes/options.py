@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Literal
 
@@ -24,6 +24,7 @@ from lance_spark.options import (
 )
 
 FEED_OPTION = "change_feed"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 LATEST = "latest"
 STREAM_OPTIONS = (
     "startingversion",
@@ -34,6 +35,8 @@ STREAM_OPTIONS = (
     "maxbytespertrigger",
 )
 """Options by which a read without a change feed is a stream."""
+
+_BY_PATH = "a read by path, without a schema: .load({!r})"
 
 _BATCH_ONLY = ("endingversion", "endingtimestamp", "endingboundinclusive", "deduplicationmode")
 
@@ -138,7 +141,13 @@ class ChangeOptions:
         Raises:
             OptionError: An option is unknown, malformed, or contradicts another one.
         """
-        parsed = _parse(ChangeOptions, _of_this_use(ReadOptions, options))
+        requested = _of_this_use(ReadOptions, options)
+        if "version" in requested and FEED_OPTION in requested:
+            problem = "is not for a table of a catalog, nor beside option 'version'"
+            raise OptionError(
+                FEED_OPTION, requested[FEED_OPTION], _BY_PATH.format(requested.get("path")), problem=problem
+            )
+        parsed = _parse(ChangeOptions, requested)
         if parsed.startingversion is not None and parsed.startingtimestamp is not None:
             raise _contradiction("startingTimestamp", parsed.startingtimestamp, "startingVersion")
         if parsed.endingversion is not None and parsed.endingtimestamp is not None:
@@ -166,6 +175,17 @@ class ChangeOptions:
         """
         for name in _BATCH_ONLY:
             self._refuse(name, "an option of reads that end: a stream continues, change by change")
+
+    def check_columns(self, names: Collection[str]) -> None:
+        """Checks that the columns of a read include those of a change feed.
+
+        Raises:
+            OptionError: Spark took the columns from a catalog or from the user.
+        """
+        lacking = [name for name in (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if name not in names]
+        if self.change_feed and lacking:
+            problem = f"needs the columns {', '.join(lacking)}, which a table of a catalog does not have"
+            raise OptionError(FEED_OPTION, "true", _BY_PATH.format(self.path), problem=problem)
 
     def _refuse(self, name: str, problem: str) -> None:
         field = next(field for field in dataclasses.fields(self) if field.name == name)

@@ -13,8 +13,8 @@ from pyspark.sql.types import BinaryType
 
 from lance_spark.changes.by_path import feed_of
 from lance_spark.changes.errors import ChangeFeedError
-from lance_spark.changes.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeFeed
-from lance_spark.changes.options import LATEST, ChangeOptions
+from lance_spark.changes.feed import ChangeFeed
+from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, LATEST, ChangeOptions
 from lance_spark.changes.plan import ChangeTask, pack_parts
 from lance_spark.changes.steps import pin_version, version_from
 from lance_spark.changes.stream_units import StreamPosition, Unit, UnitPlanner, rows_of, stored_bytes, units_between
@@ -41,6 +41,7 @@ def make_stream_reader(options: Mapping[str, str], schema: StructType) -> Change
     """
     parsed = ChangeOptions.parse(options)
     parsed.check_stream()
+    parsed.check_columns(schema.names)
     try:
         from lance_spark.changes.limited_streams import LimitedStream
     except ImportError:  # Spark 4.1

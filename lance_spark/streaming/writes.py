@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_OPTION = "checkpointlocation"
 QUERY_ID_OPTION = "streaming_query_id"
+_NAME_OPTION = "queryname"
+"""Spark's option with the name of a query, from `queryName(...)`."""
+
 _QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """Spark's local property with the id of a streaming query."""
 
@@ -93,7 +96,7 @@ class StreamWrite:
             NoLocationError: Spark passed no location.
             OptionError: An option is unknown, malformed, or belongs to another kind of write.
         """
-        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION}
+        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION, _NAME_OPTION}
         of_write = {name: text for name, text in options.items() if name not in of_query}
         check_statement_options("STREAM", statement_options(of_write))
         parsed = WriteOptions.parse(of_write)

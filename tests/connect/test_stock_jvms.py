@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 import lance_spark
+from tests.connect.jvm_settings import settings
 from tests.connect.sql_client import REPORT, seen_by_client
 from tests.lance_spark.write.appends import unused_files
 from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
@@ -36,26 +37,6 @@ SHOW TAGS IN lance.t;
 CREATE MATERIALIZED VIEW lance.late AS SELECT id, s FROM lance.t WHERE id > 5 WITH DATA;
 SELECT concat('late ', count(*)) FROM lance.late;
 """
-
-
-def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
-    """Returns the arguments for a JVM of Spark with a catalog."""
-    configuration = {
-        "spark.jars": jar or lance_spark.jar(),
-        "spark.sql.extensions": "lancespark.LanceExtensions",
-        "spark.sql.catalog.lance": "lancespark.LanceCatalog",
-        "spark.sql.catalog.lance.root": str(tables),
-        "spark.sql.warehouse.dir": f"{tables}/warehouse",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.host": "127.0.0.1",
-        **more,
-    }
-    return [
-        "--master",
-        "local[2]",
-        *(text for key, value in configuration.items() for text in ("--conf", f"{key}={value}")),
-    ]
 
 
 INTERRUPTED = """

@@ -31,6 +31,7 @@ class Copy:
     """A stream of a table into a folder of Parquet files, which continues at each run.
 
     Attributes:
+        name: Name of the table in a catalog, in place of its path.
         batches: Rows of each micro-batch of the last run.
         lag: The lag at the end of the last run.
     """
@@ -39,12 +40,14 @@ class Copy:
     table: Table
     folder: Path
     options: dict[str, str] = field(default_factory=dict)
+    name: str | None = None
     batches: list[int] = field(default_factory=list)
     lag: list[lance_spark.StreamLag] = field(default_factory=list)
 
     def run(self) -> list[Row]:
         """Reads all available rows, and returns the rows of all runs."""
-        stream = self.spark.readStream.format("lance").options(**self.options).load(self.table.uri)
+        reader = self.spark.readStream.options(**self.options)
+        stream = reader.table(self.name) if self.name else reader.format("lance").load(self.table.uri)
         writer = stream.writeStream.format("parquet").trigger(availableNow=True)
         query = writer.option("checkpointLocation", str(self.folder / "state")).start(str(self.folder / "copy"))
         assert query.awaitTermination(120)
@@ -62,9 +65,9 @@ def copy(spark: SparkSession, table: Table, tmp_path: Path) -> Callable[..., Cop
     """Makes streams of the table, each with its options."""
     count = iter(range(100))
 
-    def make(table: Table = table, **options: object) -> Copy:
-        texts = {name: str(value) for name, value in options.items()}
-        return Copy(spark, table, tmp_path / f"stream{next(count)}", texts)
+    def make(table: Table = table, name: str | None = None, **options: object) -> Copy:
+        texts = {option: str(value) for option, value in options.items()}
+        return Copy(spark, table, tmp_path / f"stream{next(count)}", texts, name)
 
     return make
 
@@ -211,6 +214,20 @@ def test_a_stream_continues_without_a_dropped_column_after_a_restart(
     with pytest.raises(PySparkException, match=r"ChangeFeedError.*no column text"):
         writer.trigger(availableNow=True).start().awaitTermination(60)
     assert ids(stream.run()) == [*range(30), 100]
+
+
+@pytest.mark.classic
+def test_a_stream_of_a_table_in_a_catalog(spark: SparkSession, table: Table, copy: Callable[..., Copy]) -> None:
+    lance_spark.catalog(spark, "streamed", str(Path(table.uri).parent))
+    name = f"streamed.{table.name}"
+    stream, latest = copy(name=name), copy(name=name, startingVersion="latest")
+    assert ids(stream.run()) == list(range(30)) and latest.run() == []
+    table.add([{"id": 100, "text": "late"}])
+    assert ids(stream.run()) == [*range(30), 100] and ids(latest.run()) == [100]
+    feed = spark.read.option("change_feed", True).option("startingVersion", 1)
+    for read in (copy(name=name, change_feed=True).run, feed.table(name).collect):
+        with pytest.raises(PySparkException, match=r"OptionError.*change_feed.*table of a catalog.*a read by path"):
+            read()
 
 
 @pytest.mark.long

@@ -36,7 +36,7 @@ class Numbers:
         """Runs the query over all files."""
         rows = self.source() if mode == "append" else self.source().groupBy("id").count()
         write = rows.writeStream.format("lance").outputMode(mode).options(**options).trigger(availableNow=True)
-        write = write.option("checkpointLocation", str(self.home / "checkpoint"))
+        write = write.option("checkpointLocation", str(self.home / "checkpoint")).queryName("numbers")
         assert write.start(self.table).awaitTermination(120)
 
     def lose_commits(self, number: int) -> None:
@@ -110,7 +110,6 @@ def test_a_restored_checkpoint_ends_the_query(numbers: Numbers) -> None:
     assert (lance.dataset(numbers.table).version, numbers.ids()) == (4, list(range(40)))
 
 
-@pytest.mark.long
 def test_a_new_column_is_added_with_merge_schema(numbers: Numbers, spark: SparkSession) -> None:
     numbers.feed(0)
     numbers.run()

@@ -67,11 +67,6 @@ public class GatewaySource extends PythonDataSourceV2 {
     return source.scan(schema, CaseInsensitiveStringMap.empty());
   }
 
-  /** Returns a scan that the planner rule replaces, or else Python plans when the query runs. */
-  final PythonScan unplanned(StructType columns, CaseInsensitiveStringMap options) {
-    return new UnplannedScan(this, columns, options);
-  }
-
   /** Returns a scan of columns. Python plans the scan when the query runs. */
   final PythonScan scan(StructType columns, CaseInsensitiveStringMap options) {
     return new PythonScan(this, LanceSource.NAME, columns, options, new Filter[0]);

@@ -1,6 +1,8 @@
 package lancespark;
 
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -38,7 +40,21 @@ public final class LancePathTable extends PythonTable {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     LanceExtensions.checkOptions(options.asCaseSensitiveMap());
-    return () -> GatewaySource.at(pin()).unplanned(schema(), options);
+    GatewaySource pinned = GatewaySource.at(pin());
+    return () -> new UnplannedScan(pinned, schema(), options, () -> streamOptions(options));
+  }
+
+  /**
+   * Returns the options of a stream, with the location that `load` has resolved. The process of the
+   * stream may have another working directory.
+   */
+  private Map<String, String> streamOptions(CaseInsensitiveStringMap options) {
+    Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
+    if (pin() != null) {
+      all.keySet().removeIf("path"::equalsIgnoreCase);
+      all.put("path", Json.parse(pin()).text("uri"));
+    }
+    return all;
   }
 
   @Override

@@ -134,8 +134,20 @@ public class LanceTable extends PythonTable
 
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    Map<String, String> query = options.asCaseSensitiveMap();
     return new TableScan(
-        LanceSource.ofVersion(options.asCaseSensitiveMap(), readOptions()), schema());
+        LanceSource.ofVersion(query, readOptions()), schema(), () -> streamOptions(query));
+  }
+
+  /** Returns the options of a stream, which selects its own versions. */
+  private Map<String, String> streamOptions(Map<String, String> query) {
+    if (isTravelled()) {
+      throw Errors.thrown(
+          refusal("stream", "Name the table itself, and give the stream a startingVersion."));
+    }
+    Map<String, String> all = LanceSource.ofVersion(query, readOptions());
+    all.remove("version");
+    return all;
   }
 
   @Override

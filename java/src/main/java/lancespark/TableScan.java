@@ -2,6 +2,7 @@ package lancespark;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.types.StructField;
@@ -15,11 +16,14 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class TableScan implements SupportsPushDownRequiredColumns {
   private final Map<String, String> options;
   private final StructType stored;
+  private final Supplier<Map<String, String>> streamOptions;
   private StructType columns;
 
-  TableScan(Map<String, String> options, StructType stored) {
+  TableScan(
+      Map<String, String> options, StructType stored, Supplier<Map<String, String>> streamOptions) {
     this.options = options;
     this.stored = stored;
+    this.streamOptions = streamOptions;
     this.columns = stored;
   }
 
@@ -35,6 +39,7 @@ final class TableScan implements SupportsPushDownRequiredColumns {
   public Scan build() {
     Map<String, String> all = new HashMap<>(options);
     if (columns.length() > 0) all.put("columns", Json.write(columns.fieldNames()));
-    return GatewaySource.at(null).unplanned(columns, new CaseInsensitiveStringMap(all));
+    return new UnplannedScan(
+        GatewaySource.at(null), columns, new CaseInsensitiveStringMap(all), streamOptions);
   }
 }

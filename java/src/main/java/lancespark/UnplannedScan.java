@@ -1,7 +1,7 @@
 package lancespark;
 
-import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.spark.sql.connector.expressions.FieldReference;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
@@ -20,13 +20,19 @@ final class UnplannedScan extends PythonScan implements SupportsRuntimeV2Filteri
   private final GatewaySource source;
   private final StructType columns;
   private final CaseInsensitiveStringMap options;
+  private final Supplier<Map<String, String>> streamOptions;
   private NamedReference[] keys;
 
-  UnplannedScan(GatewaySource source, StructType columns, CaseInsensitiveStringMap options) {
+  UnplannedScan(
+      GatewaySource source,
+      StructType columns,
+      CaseInsensitiveStringMap options,
+      Supplier<Map<String, String>> streamOptions) {
     super(source, LanceSource.NAME, columns, options, new Filter[0]);
     this.source = source;
     this.columns = columns;
     this.options = options;
+    this.streamOptions = streamOptions;
   }
 
   /** Returns the columns with the same comparison in Lance and Spark: lance_spark/sql/reads.py. */
@@ -46,19 +52,10 @@ final class UnplannedScan extends PythonScan implements SupportsRuntimeV2Filteri
     return keys;
   }
 
-  /**
-   * Reads a stream by the location that `load` has resolved. The process of the stream may have
-   * another working directory.
-   */
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
-    Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
-    if (source.pin() != null) {
-      all.keySet().removeIf("path"::equalsIgnoreCase);
-      all.put("path", Json.parse(source.pin()).text("uri"));
-    }
     return source
-        .scan(columns, new CaseInsensitiveStringMap(all))
+        .scan(columns, new CaseInsensitiveStringMap(streamOptions.get()))
         .toMicroBatchStream(checkpointLocation);
   }
 
