@@ -330,7 +330,7 @@ class FirstLookCases:
     def _writes(self) -> Iterator[TimedCase]:
         narrow = self._parquet("narrow")
         yield self._write("write, narrow", narrow, _goals(1.2, 0.8))
-        yield self._write("write, no strings", narrow.drop("word"), {})
+        yield self._write("write, no strings", narrow.drop("word"), {"configure": 0.55})
         yield self._write("write, wide", self._parquet("wide"), _goals(0.6, 0.5))
         names = itertools.count()
 
@@ -352,6 +352,7 @@ class FirstLookCases:
             name="backfill of one column",
             note="score * size; Parquet has to write the table again",
             contestants={OURS: backfill, "parquet": rewrite},
+            targets={"configure": 0.3},
             rounds=_FEW,
         )
         columns = [name for name in lance.dataset(self.data.lance("narrow")).schema.names if "_" in name]

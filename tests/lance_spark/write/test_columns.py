@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -14,7 +15,7 @@ import lance_spark
 
 pytestmark = pytest.mark.sample(1, tests=2)
 
-ROWS = 3000
+ROWS = 600
 VALUES = {
     "boolean": "x % 2 = 0",
     "tinyint": "cast(x % 127 AS tinyint)",
@@ -33,7 +34,7 @@ VALUES = {
 }
 """Expressions of a number `x`, by the names of their columns."""
 
-NULLS = {"few": "id % 9 = 4", "all": "true", "none": "false", "runs": "id % 1000 < 600"}
+NULLS = {"few": "id % 9 = 4", "all": "true", "none": "false", "runs": "id % 200 < 120"}
 """Rows with a NULL, by the end of a column's name."""
 
 
@@ -68,11 +69,18 @@ def setting(spark: SparkSession) -> Iterator[Callable[[str, object], None]]:
 
 def plan_of_save(df: DataFrame, path: str, mode: str = "append") -> str:
     """Writes a DataFrame, and returns the plan of the write."""
-    executions = df.sparkSession._jsparkSession.sharedState().statusStore()
-    before = executions.executionsCount()
+    session = df.sparkSession._jsparkSession
+    plans = session.sharedState().statusStore()
+
+    def newest() -> Any:
+        session.sparkContext().listenerBus().waitUntilEmpty()
+        # Spark forgets old executions, so their number may stay.
+        return plans.executionsList(max(0, plans.executionsCount() - 5), 5)
+
+    first = max((newest().apply(i).executionId() for i in range(newest().size())), default=-1)
     df.write.format("lance").mode(mode).save(path)
-    plans = [executions.executionsList(i, 1).apply(0) for i in range(before, executions.executionsCount())]
-    return "\n".join(plan.physicalPlanDescription() for plan in plans)
+    executions = [newest().apply(i) for i in range(newest().size())]
+    return "\n".join(plan.physicalPlanDescription() for plan in executions if plan.executionId() > first)
 
 
 def assert_same_rows(path: str, expected: DataFrame) -> None:
@@ -157,6 +165,8 @@ def test_statements_of_a_catalog_take_columns(spark: SparkSession, parquet: str,
     rows = spark.read.parquet(parquet).drop("part")
     rows.createOrReplaceTempView("columns_of_parquet")
     spark.sql("CREATE TABLE columns.t USING lance AS SELECT * FROM columns_of_parquet")
-    assert "Lance Columns" in spark.sql("EXPLAIN INSERT INTO columns.t SELECT * FROM columns_of_parquet").first()[0]
+    assert (
+        "Lance Columns" in spark.sql("EXPLAIN INSERT INTO columns.t SELECT * FROM columns_of_parquet").collect()[0][0]
+    )
     spark.sql("INSERT OVERWRITE columns.t SELECT * FROM columns_of_parquet")
     assert_same_rows(str(tmp_path / "t.lance"), rows)

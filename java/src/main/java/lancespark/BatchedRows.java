@@ -16,22 +16,39 @@ import scala.Function0;
  *
  * <p>Spark limits a batch by spark.sql.execution.arrow.maxBytesPerBatch: after every row, it adds
  * up the sizes of all vectors, which takes longer than the rest of a narrow write. The size of an
- * UnsafeRow is one number of the row. Here, Spark therefore sees no limit, and the rows end a batch
- * themselves: at the limit, {@link #hasNext} answers false once. Spark then sends the batch and
+ * UnsafeRow is one number of the row. Here, Spark therefore sees no limits, and the rows end a
+ * batch themselves: at a limit, {@link #hasNext} answers false once. Spark then sends the batch and
  * asks again. A task fails if Spark has not asked for all rows, so that a release with another loop
  * cannot lose rows.
  */
 final class BatchedRows implements Iterator<InternalRow> {
+  private static final String ROW_LIMIT = "spark.sql.execution.arrow.maxRecordsPerBatch";
+  private static final int MAX = Integer.MAX_VALUE;
+
+  /** Batches of 10,000 narrow rows, Spark's default, cost Python more than their values. */
+  private static final long LEAST_BYTES = 2 << 20;
+
   private final Iterator<InternalRow> rows;
   private final StructType schema;
-  private final long limit = new ReadOnlySQLConf(TaskContext.get()).arrowMaxBytesPerBatch();
+  private final long maxBytes;
+  private final int maxRows;
+
+  /** Bytes of a batch that may end by its number of rows. */
+  private final long leastBytes;
+
   private UnsafeProjection projection;
   private long bytes;
+  private int count;
   private boolean exhausted;
 
   BatchedRows(Iterator<InternalRow> rows, StructType schema) {
     this.rows = rows;
     this.schema = schema;
+    TaskContext task = TaskContext.get();
+    SQLConf settings = new ReadOnlySQLConf(task);
+    maxBytes = settings.arrowMaxBytesPerBatch();
+    maxRows = settings.arrowMaxRecordsPerBatch() > 0 ? settings.arrowMaxRecordsPerBatch() : MAX;
+    leastBytes = task.getLocalProperty(ROW_LIMIT) == null ? LEAST_BYTES : 0;
   }
 
   /** Returns rows that come with the settings of the task, also inside of `withoutLimit`. */
@@ -71,7 +88,7 @@ final class BatchedRows implements Iterator<InternalRow> {
     }
   }
 
-  /** Calls a function of Spark to make batches for Python without a limit of bytes. */
+  /** Calls a function of Spark to make batches for Python without limits. */
   static <T> T withoutLimit(Function0<T> spark) {
     return SQLConf.withExistingConf(new Unlimited(), spark);
   }
@@ -83,17 +100,23 @@ final class BatchedRows implements Iterator<InternalRow> {
 
   @Override
   public boolean hasNext() {
-    if (bytes >= limit) {
+    if (isFull()) {
       bytes = 0;
+      count = 0;
       return false;
     }
     exhausted = !rows.hasNext();
     return !exhausted;
   }
 
+  private boolean isFull() {
+    return bytes >= maxBytes || (count >= maxRows && bytes >= leastBytes);
+  }
+
   @Override
   public InternalRow next() {
     InternalRow row = rows.next();
+    count++;
     if (row instanceof BatchRow batchRow) {
       bytes += batchRow.bytes;
       return row;
@@ -118,7 +141,12 @@ final class BatchedRows implements Iterator<InternalRow> {
 
     @Override
     public long arrowMaxBytesPerBatch() {
-      return Integer.MAX_VALUE;
+      return MAX;
+    }
+
+    @Override
+    public int arrowMaxRecordsPerBatch() {
+      return MAX;
     }
   }
 }

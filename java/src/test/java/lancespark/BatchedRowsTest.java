@@ -19,13 +19,11 @@ import org.junit.jupiter.api.Test;
 
 /** Rows in batches, as a loop of Spark asks for them. */
 class BatchedRowsTest {
-  private static final String LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch";
+  private static final String LIMIT = "spark.sql.execution.arrow.max";
 
   @BeforeEach
   void startTask() {
-    TaskContext task = TaskContext$.MODULE$.empty();
-    task.getLocalProperties().setProperty(LIMIT, "32");
-    TaskContext$.MODULE$.setTaskContext(task);
+    TaskContext$.MODULE$.setTaskContext(TaskContext$.MODULE$.empty());
   }
 
   @AfterEach
@@ -33,11 +31,15 @@ class BatchedRowsTest {
     TaskContext$.MODULE$.unset();
   }
 
-  /** Five rows of 16 bytes each. */
-  private static BatchedRows rows() {
+  private static void limit(String name, int value) {
+    TaskContext.get().getLocalProperties().setProperty(LIMIT + name, String.valueOf(value));
+  }
+
+  /** Rows of 16 bytes each. */
+  private static BatchedRows rows(int count) {
     UnsafeRow row = new UnsafeRow(1);
     row.pointTo(new byte[16], 16);
-    List<InternalRow> rows = Collections.nCopies(5, row);
+    List<InternalRow> rows = Collections.nCopies(count, row);
     return new BatchedRows(rows.iterator(), new StructType());
   }
 
@@ -47,18 +49,40 @@ class BatchedRowsTest {
     return count;
   }
 
-  @Test
-  void aBatchEndsAtTheLimit() {
-    BatchedRows rows = rows();
+  private static List<Integer> batches(int count) {
+    BatchedRows rows = rows(count);
     List<Integer> batches = new ArrayList<>();
-    for (int count = readBatch(rows); count > 0; count = readBatch(rows)) batches.add(count);
+    for (int size = readBatch(rows); size > 0; size = readBatch(rows)) batches.add(size);
     rows.check();
-    assertEquals(List.of(2, 2, 1), batches);
+    return batches;
+  }
+
+  @Test
+  void aBatchEndsAtTheLimitOfBytes() {
+    limit("BytesPerBatch", 32);
+    assertEquals(List.of(2, 2, 1), batches(5));
+  }
+
+  @Test
+  void aBatchEndsAtTheSessionsLimitOfRows() {
+    limit("RecordsPerBatch", 3);
+    assertEquals(List.of(3, 2), batches(5));
+    limit("BytesPerBatch", 32);
+    assertEquals(List.of(2, 2, 1), batches(5));
+    limit("RecordsPerBatch", 0);
+    limit("BytesPerBatch", 1 << 24);
+    assertEquals(List.of(200_000), batches(200_000));
+  }
+
+  @Test
+  void batchesOfNarrowRowsAreLongerThanSparksLimit() {
+    assertEquals(List.of(131_072, 18_928), batches(150_000));
   }
 
   @Test
   void aLoopThatEndsWithTheFirstBatchIsAnError() {
-    BatchedRows rows = rows();
+    limit("BytesPerBatch", 32);
+    BatchedRows rows = rows(5);
     readBatch(rows);
     var error = assertThrows(IllegalStateException.class, rows::check);
     assertTrue(error.getMessage().contains("has not sent all rows"));
