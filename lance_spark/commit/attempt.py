@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from lance_spark.commit.conflicts.history import USER_KEY
+from lance_spark.commit.conflicts.history import USER_KEY, note_commit
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import CommitError, LanceSparkError
 from lance_spark.lance_compat import (
@@ -103,7 +103,7 @@ def attempt_commit(
     transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
     uri = base if isinstance(base, str) else base.uri
     refuse_moved(uri, storage_options)
-    return attempt(
+    outcome = attempt(
         uri,
         storage_options,
         lambda: lance.LanceDataset.commit(
@@ -115,6 +115,9 @@ def attempt_commit(
             **version_arguments(uri, storage_options),
         ),
     )
+    if isinstance(outcome, Landed) and not isinstance(base, str):
+        note_commit(base, outcome.dataset, operation, stamped)
+    return outcome
 
 
 def attempt_empty_table(

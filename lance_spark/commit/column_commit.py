@@ -187,7 +187,9 @@ class _ColumnCommit:
 
     def _commit_once(self, since: int) -> CommitResult:
         request = self.request
-        result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy)
+        history = self.planner.history
+        opened, history.opened = history.opened, None
+        result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy, head=opened)
         plan = self.unanswered.pop(result.retries, None)
         if plan is not None:
             # The answer was lost, and the history has the commit: validate as usual.

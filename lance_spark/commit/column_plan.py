@@ -271,12 +271,14 @@ class ColumnCommitPlanner:
         names_in_head = {column.name for column in head.fields}
         missing_columns = [arrow for arrow in change.new_columns if arrow.name not in names_in_head]
         if missing_columns:
-            token = self.token or uuid.uuid4().hex
+            token, before = self.token or uuid.uuid4().hex, head.dataset.version
             outcome = add_null_columns(head.dataset, missing_columns, token)
             if outcome is not None:
                 return outcome
             self.token = token
-            return self.request.snapshot.open_latest()
+            # The handle is at the new version now.
+            self.history.note_merge(head.dataset, before)
+            return head.dataset
         request, targets = self.request, targets_in(head, change)
         return fill_gaps(head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage)
 

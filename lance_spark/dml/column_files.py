@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import lance
 
-    from lance_spark.staging.area import Attempt
+    from lance_spark.staging.attempt import Attempt
 
 
 class ColumnFiles:

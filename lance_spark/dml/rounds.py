@@ -18,7 +18,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml.results import ChangeResult, result_of
 from lance_spark.errors import CommitConflictError, CommitError, counted
 from lance_spark.lance_compat import path_of
-from lance_spark.staging.area import Staging, commit_or_give_up, finish
+from lance_spark.staging.area import Staging, commit_or_give_up, finish, finish_closed
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,8 +61,11 @@ def retry_statement(
         return ChangeResult(version=ref.version or 0) if error.prior is None else result_of(error.prior)
     if ledger is not None:
         ledger.finish(statement.commit)
-    # A task returns all files of its attempts, and a commit takes all files of a result.
-    finish(staging, ref, statement.committed, unless_named=statement.taken_back, reported=statement.committed)
+    if statement.leftovers is not None and not statement.taken_back:
+        finish_closed(staging, statement.leftovers)
+    else:
+        # A task returns all files of its attempts, and a commit takes all files of a result.
+        finish(staging, ref, statement.committed, unless_named=statement.taken_back, reported=statement.committed)
     return result
 
 
@@ -75,6 +78,7 @@ class _Attempts:
         taken_back: Data files of commits that were taken back.
         ledger: Records of the statement's application; None without a transaction.
         commit: The commit of the last attempt.
+        leftovers: Other files of the job, if the job ended before its commit; None otherwise.
     """
 
     ref: DatasetRef
@@ -86,6 +90,7 @@ class _Attempts:
     taken_back: list[str] = field(default_factory=list)
     ledger: AppLedger | None = None
     commit: CommitResult | None = None
+    leftovers: list[str] | None = None
 
     def run(self) -> ChangeResult:
         if self.ledger is not None:
@@ -101,6 +106,9 @@ class _Attempts:
 
     def _attempt(self, attempt: int) -> ChangeResult | Outdated:
         version = self.ref.pin(None) if attempt else self.ref
+        if self.leftovers is not None:
+            self.staging.open_job()
+            self.leftovers = None
         try:
             return self._evaluate_and_commit(version, attempt)
         except OutdatedEditsError as error:
@@ -123,7 +131,10 @@ class _Attempts:
         edits = replace(edits, commit_message=note.message, properties=note.properties)
         self.committed[:] = files_of(edits)
         self.staging.begin_commit()
-        self.staging.refuse_missing(self.committed)
+        if self.staging.has_markers or self.ledger is not None:
+            self.staging.refuse_missing(self.committed)
+        else:
+            self.leftovers = self.staging.close_committing(self.committed)
         self.commit = self._commit(edits)
         return result_of(self.commit)
 

@@ -17,7 +17,7 @@ from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.dml.assignments import Assignments, check_assignments, check_where
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.edits import Edit, EditSpec, Task
@@ -26,7 +26,7 @@ from lance_spark.dml.rounds import retry_statement
 from lance_spark.dml.strategy import UpdateStrategy, choose_strategy, known_matches, named_columns, task_bytes, work_of
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import pack_fragments
-from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.area import Staging
 
 if TYPE_CHECKING:
     import lance
@@ -92,9 +92,10 @@ class Statement:
         self._columns = () if sets is None else sets.columns
         self._policy = CommitPolicy.of(None)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
-        self._checked: tuple[DatasetRef, pa.RecordBatch | None] = self._ref, self._check(self._ref.open())
+        dataset = ref.open()
+        self._checked: tuple[DatasetRef, pa.RecordBatch | None] = ref, self._check(dataset)
         self._operation: Literal["delete", "update"] = "delete" if sets is None else "update"
-        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._staging = Staging.of_new_job(ref, table_files=count_data_files(dataset), marked=False)
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {table_name}")
         self._spark = spark
         self._jobs = SparkJobs(spark, tag, answers_errors=True)

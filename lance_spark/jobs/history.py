@@ -31,7 +31,8 @@ from lance_spark.errors import (
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
-from lance_spark.staging.area import in_parallel, is_id, is_running
+from lance_spark.staging.area import is_id, is_running
+from lance_spark.staging.parallel import in_parallel
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
 

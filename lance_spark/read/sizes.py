@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_spark.dataset import is_local
 from lance_spark.errors import panics_as_errors
 from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, requested_columns, storage_type
 
@@ -49,6 +50,10 @@ _SAMPLED_FRAGMENTS = 1000
 
 MAX_SAMPLES = 8
 """Maximum number of data files whose footers are read for column sizes."""
+
+_SMALL_REMOTE_BYTES = 64 << 10
+"""Maximum size of a file on an object store whose column sizes are estimated. A footer takes two
+requests, as long as a scan of such a file."""
 
 _BLOB_SAMPLE = 256
 """Number of blobs whose descriptors are sampled for the average size."""
@@ -158,7 +163,9 @@ class _FileSizes:
     def _measure(self, file: DataFile, rows: int) -> dict[int, float]:
         """Returns the stored bytes per row of each field of a data file, measured or estimated."""
         row_bytes = (file.file_size_bytes or 0) / rows
-        sample = _column_bytes(self._uri, file, self._storage) if len(self._shapes) < MAX_SAMPLES else {}
+        is_small = not is_local(self._uri) and 0 < (file.file_size_bytes or 0) <= _SMALL_REMOTE_BYTES
+        has_sample = len(self._shapes) < MAX_SAMPLES and not is_small
+        sample = _column_bytes(self._uri, file, self._storage) if has_sample else {}
         if not sample:
             return self._estimate(file.fields, row_bytes)
         widths = {number: size / rows for number, size in sample.items()}

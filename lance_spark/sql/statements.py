@@ -23,7 +23,7 @@ from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.merge import spread
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
@@ -123,7 +123,7 @@ class RowStatement:
             )
         self._fields = set(field_identities(dataset.lance_schema))
         self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())
-        self._staging = Staging.of_new_job(ref)
+        self._staging = Staging.of_new_job(ref, table_files=count_data_files(dataset), marked=False)
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {self._name}")
         self._jobs = SparkJobs(self._spark, tag)
 

@@ -7,6 +7,7 @@ before any other file, and begins its file names with its id::
     _lance_spark/staging/<job>/open               exists from before the first task until the job
                                                   ends
     _lance_spark/staging/<job>/committing         exists from before the first try to commit
+    _lance_spark/staging/<job>/closing            the end of a job without markers, and no commit
     _lance_spark/staging/<job>/<attempt>/attempt  the marker
     _lance_spark/staging/<job>/<attempt>/...      unfinished files, and sorted runs
     data/<attempt>-<n>.lance                      finished data files, n = 0, 1, ...
@@ -15,14 +16,19 @@ before any other file, and begins its file names with its id::
 File names follow from the marker, so attempts need no list of their files. Lance ignores the
 folder, and its `cleanup_old_versions` keeps the folder.
 
+Attempts with few files need no marker if a single request to an object store lists all names in
+`data/`. The id of such an attempt begins with the id of its job, and the end of the job finds the
+files by these names.
+
 Spark ends a job while other tasks of the job still run, and starts some tasks after the end of
 their job. The process that ends the job deletes `open` first. An attempt checks for `open` when the
 attempt begins and after each finished file. If `open` is gone, the attempt deletes its own files.
 No file is left in either order of events.
 
-On an object store each check is a request. An attempt of a DataFrame write therefore relies on a
+On an object store each check is a request. An attempt of a pipelined job therefore relies on a
 check for :data:`CHECK_S` seconds. In return, the end of the job waits as long before the search for
-files of attempts that did not report their files.
+files of attempts that did not report their files. An attempt without a marker checks at its end
+instead, because no marker shows the attempt to the end of the job.
 
 A commit and an abort of a job run in two processes, maybe at the same time. A commit creates
 `committing` and then checks for `open`. An abort deletes `open` and then checks for `committing`.
@@ -33,17 +39,15 @@ commit begins after an abort.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import os
 import re
+import secrets
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -61,32 +65,40 @@ from lance_spark.errors import (
 )
 from lance_spark.interpreter import end_quietly
 from lance_spark.objects import LanceObjects, open_session
-from lance_spark.staging.data_file import StagedFile
-from lance_spark.staging.late_attempt import LateAttemptError
+from lance_spark.staging.attempt import Attempt, remove_if_empty
+from lance_spark.staging.data_files import (
+    delete_data_file,
+    delete_data_files,
+    find_data_files,
+    group_by_attempt,
+    list_data_files,
+    missing_data_files,
+)
 from lance_spark.staging.listing import note_listing, prefers_listing
+from lance_spark.staging.parallel import in_parallel
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
     import lance
-    import pyarrow as pa
     from lance.file import LanceFileSession
 
 logger = logging.getLogger(__name__)
 
-_S = TypeVar("_S")
 _T = TypeVar("_T")
 
 STAGING = f"{FOLDER}/staging"
 """Folder of all jobs, relative to the table."""
 
-_MARKER = "attempt"
 _OPEN = "open"
 _COMMITTING = "committing"
+_CLOSING = "closing"
 _ID = re.compile("[0-9a-f]{40}")
-_PARALLEL_REQUESTS = 16
 _SHOWN_FILES = 3
-_PROBED_ATTEMPTS = 1000
-"""From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
+_MARKER_REQUESTS = 2
+"""Requests for the marker of an attempt: creation and deletion."""
+
+_ATTEMPT_BYTES = 8
+"""Random bytes of an attempt without a marker, after the id of its job."""
 
 OPEN_FILES = 16
 """Maximum number of open files of an attempt. The files may end in any order."""
@@ -127,6 +139,7 @@ class Staging:
             unknown.
         open_files: Maximum number of open files of an attempt.
         check_s: Seconds for which an attempt relies on its last check of the job.
+        has_markers: Whether attempts create markers. The names of their files are enough otherwise.
     """
 
     uri: str
@@ -136,18 +149,26 @@ class Staging:
     table_files: int | None = None
     open_files: int = 1
     check_s: float = 0.0
+    has_markers: bool = True
 
     @staticmethod
     def of_new_job(
-        ref: DatasetRef, *, table_files: int | None = None, pipelined: bool = False, family: str | None = None
+        ref: DatasetRef,
+        *,
+        table_files: int | None = None,
+        pipelined: bool = False,
+        marked: bool = True,
+        family: str | None = None,
     ) -> Staging:
         """Returns the staging area of a new job in a table, which may be absent.
 
         On an object store, attempts of a `pipelined` job rely on their checks for :data:`CHECK_S`,
-        and may have :data:`OPEN_FILES` open files. The ids of related jobs begin with the same
+        and may have :data:`OPEN_FILES` open files. If the job is not `marked`, its attempts have
+        markers only in a table with many files. The ids of related jobs begin with the same
         `family` of digits.
         """
         is_pipelined = pipelined and not is_local(ref.uri)
+        has_markers = marked or not prefers_listing(ref.uri, table_files, _MARKER_REQUESTS)
         return Staging(
             uri=ref.uri,
             storage_options=ref.storage_options,
@@ -156,6 +177,7 @@ class Staging:
             table_files=table_files,
             open_files=OPEN_FILES if is_pipelined else 1,
             check_s=CHECK_S if is_pipelined else 0.0,
+            has_markers=has_markers,
         )
 
     @property
@@ -188,6 +210,8 @@ class Staging:
             CommitError: The job has ended already. Spark starts a task so late if another task
                 fails or is quicker.
         """
+        if not self.has_markers:
+            return Attempt(self, self.job_id + secrets.token_hex(_ATTEMPT_BYTES))
         attempt = Attempt(self, new_id())
         with refusals_as_errors(self.uri):
             # A local check is cheap, and a late attempt makes no folder of a deleted table.
@@ -213,11 +237,14 @@ class Staging:
         self.objects.delete(f"{self.folder}/{_OPEN}")
         committed = frozenset(keep)
         paths = self.objects.list(self.folder)
-        files = _group_by_attempt(name for name in reported if "/" not in name)
-        unreported = self._attempts_in(paths) - files.keys() - self._attempts_in(reported)
-        if unreported:
-            time.sleep(self.check_s)
-        files |= self._find_data_files(unreported, len(committed))
+        if self.has_markers:
+            files = group_by_attempt(name for name in reported if "/" not in name)
+            unreported = self._attempts_in(paths) - files.keys() - self._attempts_in(reported)
+            if unreported:
+                time.sleep(self.check_s)
+            files |= self._find_data_files(unreported, len(committed))
+        else:
+            files = self._list_data_files()
         leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
         in_parallel(self.objects, self._delete_in_order, [names for names in leftovers.values() if names])
         _delete_folder(self.objects, self.folder, paths)
@@ -226,9 +253,37 @@ class Staging:
             logger.info("Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri)
         return deleted
 
+    def close_committing(self, names: Collection[str]) -> list[str]:
+        """Ends a job without markers after :meth:`begin_commit`, and returns the job's other files.
+
+        The marker of the commit leads a cleanup to these files.
+
+        Raises:
+            CommitConflictError: A cleanup deleted one of the named files.
+        """
+        present_names = self._close_and_list()
+        self._refuse_lost([name for name in names if name not in present_names], [*names])
+        return sorted(present_names.difference(names))
+
+    def close_committed(self, names: Collection[str]) -> list[str]:
+        """Ends a job without markers after its commit, and returns the job's other files."""
+        return sorted(self._close_and_list().difference(names))
+
+    def _close_and_list(self) -> set[str]:
+        """Ends a job without markers, and returns all its files."""
+        self.objects.delete(f"{self.folder}/{_OPEN}")
+        return {name for files in self._list_data_files().values() for name in files}
+
+    def delete_leftovers(self, names: Sequence[str]) -> None:
+        """Deletes the other files of a closed job, and its last marker."""
+        delete_data_files(self.uri, self.storage_options, names)
+        self.objects.delete(f"{self.folder}/{_COMMITTING}")
+
     def delete_attempt(self, attempt: str, data_files: Sequence[str]) -> None:
         """Deletes data files of an attempt, and then its folder."""
         self._delete_in_order(data_files)
+        if not self.has_markers:
+            return
         folder = f"{self.folder}/{attempt}"
         _delete_folder(self.objects, folder, self.objects.list(folder))
 
@@ -238,7 +293,7 @@ class Staging:
         Counting up from 0 therefore finds the remaining files of an interrupted deletion.
         """
         for name in reversed(data_files):
-            _delete_data_file(self.objects, name)
+            delete_data_file(self.objects, name)
 
     def begin_commit(self) -> None:
         """Records the start of the first try to commit.
@@ -271,7 +326,9 @@ class Staging:
 
     def refuse_missing(self, names: Sequence[str], fragments: Sequence[int] = ()) -> None:
         """Raises if a cleanup deleted files before their commit; `fragments` are the files' own."""
-        lost = self.find_missing(names)
+        self._refuse_lost(self.find_missing(names), names, fragments)
+
+    def _refuse_lost(self, lost: Sequence[str], names: Sequence[str], fragments: Sequence[int] = ()) -> None:
         if lost:
             raise CommitConflictError(
                 f"{len(lost)} of {len(names)} data files of this job were deleted before their commit "
@@ -300,10 +357,15 @@ class Staging:
         if its process is dead. On an object store, the last request of a dead process may still
         arrive.
         """
+        if not self.has_markers:
+            # The only trace of the files of a job without a commit, until their deletion.
+            self._mark(f"{self.folder}/{_CLOSING}")
         self.objects.delete(f"{self.folder}/{_OPEN}")
         marker = self.objects.get(f"{self.folder}/{_COMMITTING}")
         if marker is None:
             return False
+        if not self.has_markers:
+            self.objects.delete(f"{self.folder}/{_CLOSING}")
         if not is_local(self.uri):
             return True
         try:
@@ -312,9 +374,27 @@ class Staging:
         except (ValueError, OverflowError):
             return True  # a damaged marker proves no death
 
-    def find_data_files(self) -> list[str]:
-        """Returns the names of all data files of the job, including files with sidecars only."""
-        files = self._find_data_files(self._attempts_in(self.objects.list(self.folder)))
+    def list_markers(self) -> list[str]:
+        """Returns the paths of the objects in the folder of the job."""
+        return self.objects.list(self.folder)
+
+    def as_left(self, markers: Sequence[str]) -> Staging:
+        """Returns the staging area of a job of a dead process, with or without markers of attempts.
+
+        `markers` are the objects of :meth:`list_markers`.
+        """
+        return replace(self, has_markers=is_local(self.uri) or bool(self._attempts_in(markers)))
+
+    def find_data_files(self, markers: Sequence[str] | None = None) -> list[str]:
+        """Returns the names of all data files of the job, including files with sidecars only.
+
+        `markers` are the objects of :meth:`list_markers`, if known.
+        """
+        if self.has_markers:
+            markers = self.list_markers() if markers is None else markers
+            files = self._find_data_files(self._attempts_in(markers))
+        else:
+            files = self._list_data_files()
         return [name for names in files.values() for name in names]
 
     def remove_empty_folders(self) -> None:
@@ -322,9 +402,9 @@ class Staging:
         if not is_local(self.uri):
             return
         for folder in ("data", STAGING, FOLDER):
-            _remove_if_empty(os.path.join(self.uri, folder))
+            remove_if_empty(os.path.join(self.uri, folder))
         folder, made_folder = self.uri, self.made_folder
-        while made_folder is not None and len(folder) >= len(made_folder) and _remove_if_empty(folder):
+        while made_folder is not None and len(folder) >= len(made_folder) and remove_if_empty(folder):
             folder = os.path.dirname(folder)
 
     def _mark(self, path: str) -> None:
@@ -335,7 +415,11 @@ class Staging:
     def _find_data_files(self, attempts: Collection[str], known: int = 0) -> dict[str, list[str]]:
         """Returns the files of attempts; `known` is the number of files that exist."""
         is_listed = prefers_listing(self.uri, self.table_files, 2 * self.open_files * len(attempts) + known)
-        return _find_data_files(self.objects, attempts, self.open_files, is_listed=is_listed)
+        return find_data_files(self.objects, attempts, self.open_files, is_listed=is_listed)
+
+    def _list_data_files(self) -> dict[str, list[str]]:
+        """Returns the files of all attempts without markers."""
+        return list_data_files(self.objects, lambda attempt: attempt.startswith(self.job_id))
 
     def _attempts_in(self, paths: Iterable[str]) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
@@ -355,160 +439,10 @@ def _find_missing_folder(uri: str) -> str | None:
     return missing_folder
 
 
-def _remove_if_empty(folder: str) -> bool:
-    try:
-        os.rmdir(folder)
-    except OSError:
-        return False
-    return True
-
-
-class Attempt:
-    """An attempt of a task; file names begin with its id. Belongs to the task's process."""
-
-    def __init__(self, staging: Staging, attempt_id: str) -> None:
-        self.staging = staging
-        self.id = attempt_id
-        self._data_files = 0
-        self._unconfirmed: list[str] = []
-        self._run_files = 0
-        self._checking = threading.Lock()
-        self._checks = 0
-        self._was_open: bool | None = None
-        self._checked_until = 0.0
-
-    @property
-    def folder(self) -> str:
-        """Folder of the attempt, relative to the table."""
-        return f"{self.staging.folder}/{self.id}"
-
-    @property
-    def marker(self) -> str:
-        """Path of the marker, relative to the table."""
-        return f"{self.folder}/{_MARKER}"
-
-    def open_data_file(self, schema: pa.Schema, *, version: str) -> StagedFile:
-        """Opens the attempt's next data file, for rows of a schema and in a format such as `2.2`.
-
-        At most `open_files` files of the staging area are open at once. Open no file after a
-        discarded file: leftovers are found by counting up.
-        """
-        name = f"{self.id}-{self._data_files}.lance"
-        self._data_files += 1
-        self._unconfirmed.append(name)
-        return StagedFile(self, name, schema, version=version)
-
-    def next_run_file(self) -> str:
-        """Returns the path, relative to the table, of a new file in the attempt's folder."""
-        self._run_files += 1
-        return f"{self.folder}/run-{self._run_files - 1}"
-
-    def confirm(self, name: str) -> None:
-        """Leaves a finished file to the end of the job, which may commit the file.
-
-        Call this method after :meth:`clear_if_over` has found a running job.
-        """
-        self._unconfirmed.remove(name)
-
-    def clear_if_over(self) -> bool:
-        """Deletes the attempt's files if its job has ended, and tells whether the job has ended.
-
-        Confirmed files stay: the job may have committed them. Call this method after the last
-        change, and after an error.
-        """
-        staging = self.staging
-        # The end of a job deletes `open` before any marker.
-        if time.monotonic() < self._checked_until or self._is_open():
-            return False
-        # Only this attempt's files: at the end of the job, files of other attempts are found by
-        # their markers.
-        if len(self._unconfirmed) == self._data_files:
-            staging.delete_attempt(self.id, self._unconfirmed)
-        else:
-            # The marker was there while the job ran, and leads the end of the job to other files.
-            delete_data_files(staging.uri, staging.storage_options, self._unconfirmed)
-            for path in staging.objects.list_files(self.folder):
-                if path != self.marker:
-                    staging.objects.delete(path)
-            if is_local(staging.uri):
-                # Empty after the end of the job, which has deleted the marker.
-                _remove_if_empty(os.path.join(staging.uri, self.folder))
-                _remove_if_empty(os.path.join(staging.uri, staging.folder))
-        staging.remove_empty_folders()
-        return True
-
-    def _is_open(self) -> bool:
-        """Tells whether the job is running. Threads that ask during a request share the next."""
-        checks = self._checks
-        with self._checking:
-            if self._checks == checks or self._was_open is None:
-                self._checks, self._was_open = self._checks + 1, None
-                began = time.monotonic()
-                self._was_open = self.staging.is_open()
-                # Counted from before the request: the store may have answered at once.
-                self._checked_until = began + self.staging.check_s if self._was_open else 0.0
-            return self._was_open
-
-    def too_late(self) -> LateAttemptError:
-        """Returns the error of an attempt whose job ended before the attempt finished."""
-        return LateAttemptError.of(self.staging.job_id, self.staging.uri)
-
-
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:
     """Returns the ids of all jobs with files in the staging folder, running jobs included."""
     # A killed process may leave an empty folder.
     return [name for name in LanceObjects(uri, storage_options).list_folders(STAGING) if is_id(name)]
-
-
-def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
-    """Returns the names of files absent from the table's `data/`."""
-    objects = LanceObjects(uri, storage_options)
-    presence = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
-    return [name for name, is_present in zip(names, presence, strict=True) if not is_present]
-
-
-def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
-    """Deletes data files of the table without a version, with their sidecars."""
-    objects = LanceObjects(uri, storage_options)
-    in_parallel(objects, functools.partial(_delete_data_file, objects), names)
-
-
-def _find_data_files(
-    objects: LanceObjects, attempts: Collection[str], open_files: int, *, is_listed: bool
-) -> dict[str, list[str]]:
-    """Returns the names of the data files of each attempt, in the order of their opening."""
-    if not is_listed and len(attempts) < _PROBED_ATTEMPTS:
-        probe = functools.partial(_probe_attempt, objects, open_files)
-        return dict(zip(attempts, in_parallel(objects, probe, attempts), strict=True))
-    # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
-    paths = objects.list("data") if attempts else []
-    if attempts:
-        note_listing(objects.uri, len(paths))
-    stems = {path.split("/")[1].removesuffix(".lance") for path in paths}
-    ours = _group_by_attempt(f"{stem}.lance" for stem in stems if stem.split("-")[0] in attempts)
-    return {attempt: ours.get(attempt, []) for attempt in attempts}
-
-
-def _group_by_attempt(names: Iterable[str]) -> dict[str, list[str]]:
-    """Returns data files by the ids of their attempts, in the order of their opening."""
-    stems = [(name, *name.removesuffix(".lance").split("-")) for name in names]
-    files: dict[str, list[str]] = {}
-    for name, attempt, _ in sorted(stems, key=lambda parts: int(parts[2])):
-        files.setdefault(attempt, []).append(name)
-    return files
-
-
-def _probe_attempt(objects: LanceObjects, open_files: int, attempt: str) -> list[str]:
-    names: list[str] = []
-    number = absent = 0
-    while absent < open_files:
-        stem = f"{attempt}-{number}"
-        number, absent = number + 1, absent + 1
-        # Lance writes sidecars first, so sidecars may exist without their data file.
-        if objects.contains(f"data/{stem}.lance") or objects.list(f"data/{stem}"):
-            names.append(f"{stem}.lance")
-            absent = 0
-    return names
 
 
 def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -> None:
@@ -519,11 +453,6 @@ def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -
         in_parallel(objects, objects.delete, paths)
 
 
-def _delete_data_file(objects: LanceObjects, name: str) -> None:
-    objects.delete_folder(f"data/{name.removesuffix('.lance')}")
-    objects.delete(f"data/{name}")
-
-
 def is_running(pid: int) -> bool:
     """Tells whether a process of any user runs on this machine."""
     try:
@@ -531,15 +460,6 @@ def is_running(pid: int) -> bool:
     except OSError as error:
         return not isinstance(error, ProcessLookupError)
     return True
-
-
-def in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collection[_S]) -> list[_T]:
-    """Calls a function with each item; on an object store, with several items at once."""
-    # A local file system answers in less time than a thread needs to start.
-    if is_local(objects.uri) or len(items) == 1:
-        return [act(item) for item in items]
-    with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
-        return list(pool.map(act, items))
 
 
 def commit_or_give_up(
@@ -624,7 +544,16 @@ def finish(
     # The version exists, so a failed deletion of other files must not make the job fail.
     with _deletes_later(staging):
         referenced = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
-        staging.sweep([*keep, *referenced], reported=reported)
+        if staging.has_markers or not keep:
+            staging.sweep([*keep, *referenced], reported=reported)
+        else:
+            staging.delete_leftovers(staging.close_committed({*keep, *referenced}))
+
+
+def finish_closed(staging: Staging, leftovers: Sequence[str]) -> None:
+    """Deletes the remaining files of a committed job after :meth:`Staging.close_committing`."""
+    with _deletes_later(staging):
+        staging.delete_leftovers(leftovers)
 
 
 @contextlib.contextmanager

@@ -28,7 +28,8 @@ from lance_spark.rows.row_addresses import (
     runs_of,
 )
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import OPEN_FILES, Attempt, Staging
+from lance_spark.staging.area import OPEN_FILES, Staging
+from lance_spark.staging.attempt import Attempt
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import requested_columns

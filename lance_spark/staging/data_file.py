@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from lance.file import LanceFileWriter
     from lance.fragment import FragmentMetadata
 
-    from lance_spark.staging.area import Attempt, Staging
+    from lance_spark.staging.area import Staging
+    from lance_spark.staging.attempt import Attempt
 
 _CACHE_BYTES_PER_COLUMN = 8 << 20
 _CACHE_BYTES = 256 << 20
@@ -154,8 +155,14 @@ class FragmentSink:
                 self._close()
 
     def finish(self) -> tuple[FragmentMetadata, ...]:
-        """Closes the last file and returns the fragments, in the order of the rows."""
+        """Closes the last file and returns the fragments, in the order of the rows.
+
+        Raises:
+            CommitError: The job ended before this attempt finished.
+        """
         self._close()
+        if self._attempt is not None and self._attempt.end():
+            raise self._attempt.too_late()
         return tuple(self._fragments)
 
     def abandon(self) -> None:
@@ -163,6 +170,8 @@ class FragmentSink:
         if self._file is not None:
             self._file.discard()
             self._file = None
+        if self._attempt is not None:
+            self._attempt.end()
 
     def _write_part(self, file: StagedFile, part: pa.RecordBatch) -> None:
         try:

@@ -51,10 +51,12 @@ def remove_orphans(
             table_files=table_files,
             open_files=OPEN_FILES,
         )
+        markers = staging.list_markers()
+        staging = staging.as_left(markers)
         # The job is closed before any check: a job that lives longer than expected must not begin
         # its commit now.
         staging.close_job()
-        candidates[staging] = set(staging.find_data_files())
+        candidates[staging] = set(staging.find_data_files(markers))
     # One walk over the versions serves all jobs.
     keep = referenced_files(ref, set().union(*candidates.values()))
     return sum(
@@ -116,7 +118,7 @@ def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
         for job_id in jobs:
             older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
             if made_at(job_id) < made and not _is_outcome_unknown(older):
-                abort(older, unpinned, since=_version_before(unpinned, job_id))
+                abort(older.as_left(older.list_markers()), unpinned, since=_version_before(unpinned, job_id))
     except (LanceSparkError, OSError) as error:
         logger.warning(
             "Files of a dead driver could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",

@@ -41,7 +41,7 @@ from lance_spark.options import check_number
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
-from lance_spark.staging.area import delete_data_files, missing_data_files
+from lance_spark.staging.data_files import delete_data_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.results import CompactionResult

@@ -1,8 +1,8 @@
 """Tasks of a refresh on executors: writing rows of a view and deleting rows.
 
 :class:`WriteNewRows` reads fragments of the source, and writes new rows as fragments of the view.
-These fragments belong to no version yet. The row ids of changed and deleted rows go to files,
-because the ids may be many. :class:`RewriteRows` gets these ids joined with the rows of the view,
+These fragments belong to no version yet. The row ids of changed and deleted rows go to files if
+the ids are many. :class:`RewriteRows` gets these ids joined with the rows of the view,
 by fragment of the view. :class:`RewriteRows` deletes the rows, and rewrites the changed rows. A
 column of a UDF keeps its value if its inputs are unchanged.
 """
@@ -32,7 +32,8 @@ from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, row_ids, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.tasks import answer, task_numbers
-from lance_spark.staging.area import Attempt, Staging
+from lance_spark.staging.area import Staging
+from lance_spark.staging.attempt import Attempt
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import is_blob
@@ -111,7 +112,9 @@ class RefreshTaskResult:
         fragments: New fragments of the view, as JSON of pylance.
         added: New rows in these fragments.
         rows_rewritten: Changed rows in these fragments.
+        open_rows: The rewritten rows perhaps without a value in a column of a UDF.
         spills: Paths of the spilled row ids, relative to the view.
+        few_spilled: The spilled row ids of tasks with few, as streams of Arrow.
         spilled: Number of the spilled row ids.
         new: New rows of the source, selected or not.
         unknown: Possibly new rows of the source.
@@ -123,7 +126,9 @@ class RefreshTaskResult:
     fragments: list[Any] = field(default_factory=list)
     added: int = 0
     rows_rewritten: int = 0
+    open_rows: int = 0
     spills: list[str] = field(default_factory=list)
+    few_spilled: list[bytes] = field(default_factory=list)
     spilled: int = 0
     new: int = 0
     unknown: int = 0
@@ -286,9 +291,10 @@ def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple
 
 
 class RowIdSpill:
-    """Row ids of changed and deleted rows, as files of an attempt."""
+    """Row ids of changed and deleted rows, as files of an attempt. The result has few row ids."""
 
     _MOST = 1 << 20
+    _FEW = 1 << 10
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
@@ -306,47 +312,57 @@ class RowIdSpill:
             self._write()
 
     def close(self, result: RefreshTaskResult) -> None:
-        """Adds the files to the result of the task."""
+        """Adds the files, or few row ids, to the result of the task."""
+        if self._held and self._rows <= self._FEW:
+            result.few_spilled = [self._take_held()]
         self._write()
         result.spills, result.spilled = self._paths, self._rows
 
-    def _write(self) -> None:
-        if not self._held:
-            return
+    def _take_held(self) -> bytes:
+        """Returns the held rows as a stream of Arrow, and holds them no longer."""
         columns = [pa.array(np.concatenate(parts)) for parts in zip(*self._held, strict=True)]
         self._held, self._pending = [], 0
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, SPILL_SCHEMA) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=SPILL_SCHEMA))
+        return sink.getvalue()
+
+    def _write(self) -> None:
+        if not self._held:
+            return
         self._attempt = self._attempt or self._staging.begin_attempt()
         path = self._attempt.next_run_file()
-        self._staging.objects.put(path, sink.getvalue())
+        self._staging.objects.put(path, self._take_held())
         self._paths.append(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpill:
-    """Reads spilled row ids; a callable for `mapInArrow` over the numbers of the files."""
+    """Reads spilled row ids; a callable for `mapInArrow` over the numbers of the parts.
+
+    Attributes:
+        parts: Paths of files, and streams of Arrow.
+    """
 
     staging: Staging
-    paths: tuple[str, ...]
+    parts: tuple[str | bytes, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of the files with the given numbers."""
+        """Yields the rows of the parts with the given numbers."""
         for number in task_numbers(batches):
-            yield from self.read(self.staging, self.paths[number])
+            yield from self.read(number)
 
-    @staticmethod
-    def read(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of a file.
+    def read(self, number: int) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a part.
 
         Raises:
             TableUnreadableError: The file does not exist any more.
         """
-        payload = staging.objects.get(path)
+        part = self.parts[number]
+        payload = part if isinstance(part, bytes) else self.staging.objects.get(part)
         if payload is None:
             hint = "another process deletes files of the refresh; refresh again"
-            raise TableUnreadableError(staging.uri, f"{path} is gone", hint=hint)
+            raise TableUnreadableError(self.staging.uri, f"{part!s} is gone", hint=hint)
         yield from pa.ipc.open_stream(payload)
 
 
@@ -423,6 +439,7 @@ class _ViewRows:
         groups = list(self._unchanged_groups(change))
         names = [name for _, columns in groups for name in columns]
         if not names:
+            self._result.open_rows += rows.num_rows if self._spec.computed else 0
             return rows
         order = np.argsort(offsets)
         table = fragment.take(self._view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
@@ -434,6 +451,9 @@ class _ViewRows:
             )
             for name in columns:
                 arrays[name] = table.column(name).combine_chunks().take(places)
+        computed = [name for columns in self._spec.computed for name in columns]
+        has_nulls = any(arrays[name].null_count for name in computed)
+        self._result.open_rows += rows.num_rows if has_nulls else 0
         return pa.RecordBatch.from_arrays(list(arrays.values()), schema=rows.schema)
 
     def _unchanged_groups(self, change: np.ndarray) -> Iterator[tuple[int, tuple[str, ...]]]:

@@ -127,6 +127,7 @@ class RefreshJob:
         self._backfill: BackfillJob | None = None
         self._launched, self._began = datetime.now(UTC), time.monotonic()
         self._seconds: dict[str, float] = {}
+        self._has_all_values = False
         self._fragments = 0
         self._rows = (0, 0, 0)
         self._committed: list[str] = []  # files named by a version, also by a reverted commit
@@ -241,11 +242,12 @@ class RefreshJob:
                 placed += tasks.spill_deleted(spec, look.then)
             if start.definition.spark is not None:
                 placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
-            rewritten = tasks.rewrite(spec, placed) if placed.spills else RefreshTaskResult()
+            rewritten = tasks.rewrite(spec, placed) if placed.spilled else RefreshTaskResult()
             self._written += [*placed.written_files, *rewritten.written_files]
         with self._measure("commit"):
             skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
             self._commit(start, placed, rewritten, skipped)
+            self._has_all_values = self._keeps_all_values(start, placed, rewritten)
             if self._chunks is not None and chunked is not None:
                 self._chunks.forget(chunked.calls)
 
@@ -255,6 +257,17 @@ class RefreshJob:
         began = time.monotonic()
         yield
         self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - began
+
+    def _keeps_all_values(self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult) -> bool:
+        """Tells whether all rows of the view still have the values of UDFs from before the refresh.
+
+        Then no column needs a backfill.
+        """
+        if not self._has_functions or start.base is None or start.definition.spark is not None:
+            return False
+        if placed.added or rewritten.added or rewritten.open_rows:
+            return False
+        return is_settled(start.view, start.dataset, start.shows, but=self.job_id)
 
     def _check_query(self, start: RefreshBase) -> None:
         """Checks the query of Spark, unless the last check had the same query.
@@ -399,7 +412,8 @@ class RefreshJob:
         began = time.monotonic()
         request = self._request
         failed: list[BackfillIncompleteError] = []
-        groups = groups_of(self._ref.open_latest()) if self._has_functions else []
+        has_work = self._has_functions and not self._has_all_values
+        groups = groups_of(self._ref.open_latest()) if has_work else []
         for number, (_, columns) in enumerate(groups):
             backfill_request = BackfillRequest(
                 columns=columns,

@@ -126,8 +126,8 @@ class RowTasks:
         return self._total(lambda: self._joined(spec, placed))
 
     def _joined(self, spec: PlacementSpec, placed: RefreshTaskResult) -> DataFrame:
-        reader = ReadSpill(staging=spec.staging, paths=tuple(placed.spills))
-        count = len(reader.paths)
+        reader = _reader_of(spec, placed)
+        count = len(reader.parts)
         numbers = self._spark.range(0, count, 1, min(count, self._concurrency or count))
         spilled = numbers.mapInArrow(reader, "id long, change long")
         options = spec.view.storage_settings
@@ -147,10 +147,15 @@ class RowTasks:
         return sum(self._jobs.answers(frame, RefreshTaskResult), RefreshTaskResult())
 
 
+def _reader_of(spec: PlacementSpec, placed: RefreshTaskResult) -> ReadSpill:
+    return ReadSpill(staging=spec.staging, parts=(*placed.spills, *placed.few_spilled))
+
+
 def _looked_up(spec: PlacementSpec, placed: RefreshTaskResult) -> tuple[pa.RecordBatch, ...]:
     """Returns spilled rows by fragment of the view: the input of :class:`RewriteRows`."""
+    reader = _reader_of(spec, placed)
     spilled = pa.Table.from_batches(
-        [batch for path in placed.spills for batch in ReadSpill.read(spec.staging, path)], schema=SPILL_SCHEMA
+        [batch for number in range(len(reader.parts)) for batch in reader.read(number)], schema=SPILL_SCHEMA
     )
     ids, change = (spilled.column(name).to_numpy() for name in ("id", "change"))
     order = np.argsort(ids, kind="stable")

@@ -136,10 +136,12 @@ _KEEPS_VALUES = ("BaseOperation", "CreateIndex", "ReserveFragments", "Rewrite", 
 """Operations that keep the rows of a view and their values."""
 
 
-def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed | None) -> bool:
+def is_settled(
+    view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed | None, *, but: str | None = None
+) -> bool:
     """Tells whether the last refresh left no row without a value, and no other writer came after.
 
-    A refresh calls the UDF again for skipped and failed rows.
+    A refresh calls the UDF again for skipped and failed rows. `but` is the id of a running refresh.
     """
     text = dataset.config().get(CONFIG_KEY)
     if text is None or shows is None or Refreshed.from_json(text, dataset.uri).at != shows.at:
@@ -148,7 +150,7 @@ def is_settled(view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed |
         records = JobHistory(view).jobs()
     except DamagedFileError:
         return False  # the record of skipped rows may be missing
-    refreshes = [record for record in records if record.job_type == JOB_TYPE]
+    refreshes = [record for record in records if record.job_type == JOB_TYPE and record.job_id != but]
     if not refreshes or not _gave_all_values(refreshes[0], records):
         return False
     refresh_ids = {record.job_id for record in refreshes}

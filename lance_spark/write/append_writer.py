@@ -84,7 +84,11 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             mode="overwrite" if overwrite else "create" if options.create_only else "append",
             options=options,
             staging=Staging.of_new_job(
-                ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True, family=family
+                ref,
+                table_files=None if dataset is None else count_data_files(dataset),
+                pipelined=True,
+                marked=False,
+                family=family,
             ),
             policy=policy,
         )

@@ -69,7 +69,7 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
         mode=mode,
         options=options,
         staging=Staging.of_new_job(
-            ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True
+            ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True, marked=False
         ),
         policy=policy,
     )

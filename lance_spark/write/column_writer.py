@@ -25,7 +25,7 @@ from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identi
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import refuse_other_columns, refuse_renamed
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, count_data_files
+from lance_spark.dataset import DatasetRef, count_data_files, incarnation_of
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
 from lance_spark.lance_compat import plain
 from lance_spark.options import WriteOptions
@@ -77,7 +77,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         snapshot = backfill.snapshot
         self.backfill = backfill
         table_files = count_data_files(snapshot.open())
-        self.staging = Staging.of_new_job(snapshot, table_files=table_files, pipelined=True)
+        # Attempts with runs have markers, because only the folder of an attempt shows its runs.
+        self.staging = Staging.of_new_job(
+            snapshot, table_files=table_files, pipelined=True, marked=not backfill.exclusive
+        )
         self._policy = policy
         self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
@@ -140,7 +143,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return ColumnsWritten(runs=runs.finish(), seen=rows.opened_fragments(), rejected=rejected)
         finally:
             # Run files are never read after the end of the job.
-            attempt.clear_if_over()
+            attempt.end() if plan.exclusive else attempt.clear_if_over()
 
     def read_answer(self, values: Mapping[str, Any]) -> ColumnsWritten:
         """Returns a task's answer from the values of :meth:`ColumnsWritten.to_json`."""
@@ -223,8 +226,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         earlier = None if head is None else find_commit(self.staging, snapshot, head)
         if earlier is not None:
             return earlier
-        exists = head is not None
-        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages, exists=exists))
+        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages, head))
         keep = outcome.files or frozenset()
         unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
         files = [*self._untouched.names, *(part.staged.name for part in fragments)]
@@ -238,10 +240,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         abort(self.staging, self.backfill.snapshot)
 
     def _commit(
-        self, messages: Sequence[ColumnsWritten], *, exists: bool
+        self, messages: Sequence[ColumnsWritten], head: lance.LanceDataset | None
     ) -> tuple[tuple[FragmentColumns, ...], Outcome]:
         plan = self.backfill
-        if not exists:
+        if head is None:
             raise CommitImpossibleError(
                 f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
             )
@@ -263,9 +265,11 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             self._build_request(fragments),
             job_id=self.staging.job_id,
             stage=self._untouched,
-            snapshot_fragments=_list_fragment_ids(plan.snapshot),
+            snapshot_fragments=_list_fragment_ids(plan.snapshot, head),
             rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
             policy=self._policy,
+            # The merge of runs takes long, and other writers commit concurrently.
+            history=SeenHistory(opened=head if plan.exclusive else None),
         )
         return fragments, outcome
 
@@ -356,9 +360,13 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return latest
 
 
-def _list_fragment_ids(snapshot: DatasetRef) -> frozenset[int]:
-    """Returns the ids of a snapshot's fragments; none if the snapshot was cleaned up."""
+def _list_fragment_ids(snapshot: DatasetRef, head: lance.LanceDataset) -> frozenset[int]:
+    """Returns the ids of a snapshot's fragments; none if the snapshot was cleaned up.
+
+    `head` is the latest version, perhaps the snapshot.
+    """
+    is_head = (head.version, incarnation_of(head)) == (snapshot.version, snapshot.incarnation)
     try:
-        return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())
+        return frozenset((head if is_head else open_snapshot(snapshot)).fragment_ids())
     except CommitImpossibleError:
         return frozenset()

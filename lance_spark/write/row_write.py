@@ -21,7 +21,7 @@ from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError
 from lance_spark.options import WriteOptions
-from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish
+from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish, finish_closed
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
@@ -57,6 +57,13 @@ class RowsWritten(WriterCommitMessage):
     def to_json(self) -> dict[str, Any]:
         """Returns JSON values for :meth:`RowWrite.read_answer`."""
         return {"fragments": [*map(fragment_to_json, self.fragments)]}
+
+
+@dataclass(slots=True)
+class _Closing:
+    """The files of other attempts, if the job ended before its commit; None otherwise."""
+
+    leftovers: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,15 +131,19 @@ class RowWrite:
         # A single opening serves the search for an earlier commit, and the commit.
         head = open_head(self.ref)
         result = None if head is None else find_commit(self.staging, self.ref, head)
+        closing = _Closing()
         try:
             if result is None:
-                result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head))
+                result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head, closing))
         except RepeatedTransactionError as error:
             logger.info("%s", error)
             if self._ledger is not None:
                 self._ledger.finish_repeated(error)
             return error.prior
-        finish(self.staging, self.ref, files, reported=files)
+        if closing.leftovers is None:
+            finish(self.staging, self.ref, files, reported=files)
+        else:
+            finish_closed(self.staging, closing.leftovers)
         if self._ledger is not None:
             self._ledger.finish(result)
         return result
@@ -148,17 +159,20 @@ class RowWrite:
         transaction = AppTransaction.of(self.options.txn_app_id, self.options.txn_version)
         return None if transaction is None else AppLedger(ref=self.ref, transaction=transaction)
 
-    def _commit(self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None) -> CommitResult | None:
+    def _commit(
+        self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None, closing: _Closing
+    ) -> CommitResult | None:
         if self._ledger is None:
-            return self._commit_rows(task_results, head, None)
+            return self._commit_rows(task_results, head, None, closing)
         with self._ledger.record_commit(head, self.staging.job_id) as pending:
-            return self._commit_rows(task_results, head, pending)
+            return self._commit_rows(task_results, head, pending, closing)
 
     def _commit_rows(
         self,
         task_results: Sequence[RowsWritten],
         head: lance.LanceDataset | None,
         pending: PendingTransaction | None,
+        closing: _Closing,
     ) -> CommitResult | None:
         rows = sum(message.rows for message in task_results)
         is_append = self.mode == "append"
@@ -167,8 +181,13 @@ class RowWrite:
                 "No rows were written, so no version was made. Table: %s. Job: %s.", self.ref.uri, self.staging.job_id
             )
             return None
+        files = _list_files(task_results)
         self.staging.begin_commit()
-        self.staging.refuse_missing(_list_files(task_results))
+        if self.staging.has_markers or pending is not None:
+            # The next driver of a stream finds the job of a dead driver open, and ends the job.
+            self.staging.refuse_missing(files)
+        else:
+            closing.leftovers = self.staging.close_committing(files)
         if is_append and self.ref.version is not None and head is None:
             raise CommitConflictError(
                 f"The table was deleted while its rows were written. Table: {self.ref.uri}. Nothing was committed. "

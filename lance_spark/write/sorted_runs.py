@@ -20,7 +20,8 @@ from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Ma
 from lance_spark.types.layout import from_start
 
 if TYPE_CHECKING:
-    from lance_spark.staging.area import Attempt, Staging
+    from lance_spark.staging.area import Staging
+    from lance_spark.staging.attempt import Attempt
 
 RUN_BYTES = 64 << 20
 """Arrow bytes sorted in memory by a task; a run has about the same size."""

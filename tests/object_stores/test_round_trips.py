@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lance_spark import Table, udf
 from lance_spark.errors import LanceSparkError
@@ -56,7 +57,18 @@ def test_a_first_backfill_reads_and_writes_small_fragments_at_once(remote: Remot
         assert most_in_flight([r for r in of_data if r.method == method]) >= 6
 
 
-def test_the_udf_is_called_after_few_serial_round_trips(remote: RemoteTable, tmp_path: Path):
+@pytest.fixture
+def spark_remote(counting: Store, spark: SparkSession) -> RemoteTable:
+    """A table of 40 fragments. Its jobs run on Spark."""
+    remote = RemoteTable(spark=spark, root=counting.root, storage=counting.storage, fragments=40, rows=10)
+    remote.make()
+    return remote
+
+
+@pytest.mark.parametrize("fixture", ["remote", pytest.param("spark_remote", marks=pytest.mark.long)])
+def test_the_udf_is_called_after_few_serial_round_trips(fixture: str, request: pytest.FixtureRequest, tmp_path: Path):
+    """From the call of `backfill`, with and without Spark."""
+    remote: RemoteTable = request.getfixturevalue(fixture)
     path = str(tmp_path / "call")
 
     @udf(data_type=pa.float64(), version="1")

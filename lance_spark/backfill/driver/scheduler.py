@@ -49,7 +49,8 @@ from lance_spark.spark_jobs.failures import SparkFailure, is_error
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
-from lance_spark.staging.area import in_parallel, new_id
+from lance_spark.staging.area import new_id
+from lance_spark.staging.parallel import in_parallel
 from udf_runtime import ArtifactError, EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)

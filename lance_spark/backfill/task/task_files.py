@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.jobs.history import every
-from lance_spark.staging.area import Attempt
+from lance_spark.staging.attempt import Attempt
 from udf_runtime.checkpoint import ColumnFileReference
 
 _LOG = logging.getLogger(__name__)

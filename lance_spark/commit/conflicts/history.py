@@ -14,7 +14,7 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.conflicts.parallel_reads import MOST_AHEAD, read_ahead
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
 from lance_spark.options import WRITE_ID_PROPERTY
 
@@ -232,6 +232,25 @@ def _forget_events() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_events)
+
+
+_REMEMBERED_OPERATIONS = ("Append", "DataReplacement", "Delete", "Update", "UpdateConfig")
+"""Operations whose transactions read back as committed, as far as :class:`Change` needs them."""
+
+
+def note_commit(
+    base: lance.LanceDataset,
+    landed: lance.LanceDataset,
+    operation: LanceOperation.BaseOperation,
+    properties: Mapping[str, str],
+) -> None:
+    """Notes a commit of this process for later walks, if no other commit came in between."""
+    is_next = landed.version == base.version + 1 and landed.uri == base.uri
+    if is_next and type(operation).__name__ in _REMEMBERED_OPERATIONS and f"/{FOLDER}/" not in landed.uri:
+        event = Event(
+            version=landed.version, operation=operation, properties=dict(properties), read_version=base.version
+        )
+        _EVENTS.note_commit(base, landed, event)
 
 
 def fresh_events(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator[Event]:

@@ -37,6 +37,12 @@ _TRAILS = 8
 _ANCHORS = 64
 """Anchors per trail."""
 
+_OWN_EVENTS = 32
+"""Maximum number of events per trail that this process committed and has not read."""
+
+_OWN_BYTES = 8 << 10
+"""Maximum estimated size of such an event. Tasks give large operations their fragments."""
+
 _EVENT_BYTES = 2 << 10
 _FRAGMENT_BYTES = 1 << 10
 """Estimated sizes in Python of an event with its properties, and of a fragment of its operation."""
@@ -50,10 +56,12 @@ class _Trail:
         anchors: Incarnations of opened versions on the line. The version number alone is no
             identity, because a table may be deleted and created again.
         events: Known events, all of versions up to the latest anchor.
+        own: Versions of the events that this process committed, oldest first.
     """
 
     anchors: dict[int, str] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
+    own: list[int] = field(default_factory=list)
 
     @property
     def top(self) -> int:
@@ -99,6 +107,33 @@ class KnownEvents:
                 if event.version <= dataset.version:
                     self._keep(trail, event)
             yield from (events[version] for version in block)
+
+    def note_commit(self, base: lance.LanceDataset, landed: lance.LanceDataset, event: Event) -> None:
+        """Notes a commit of this process that directly follows its base version, without a request.
+
+        A later walk knows that both versions are of one history, and knows a small event.
+        """
+        incarnation = incarnation_of(base)
+        with self._lock:
+            trails = self._trails.setdefault(landed.uri, [])
+            trail = next((trail for trail in trails if trail.anchors.get(base.version) == incarnation), None)
+            if trail is None:
+                trail = _Trail()
+                trail.add_anchor(base.version, incarnation)
+                trails[:] = [*trails, trail][-_TRAILS:]
+            trail.add_anchor(landed.version, incarnation_of(landed))
+        if _size_of(event) <= _OWN_BYTES:
+            self._keep(trail, event)
+            self._forget_own(trail, event.version)
+
+    def _forget_own(self, trail: _Trail, newest: int) -> None:
+        """Forgets the oldest own event of a trail above the limit."""
+        with self._lock:
+            trail.own.append(newest)
+            if len(trail.own) > _OWN_EVENTS:
+                version = trail.own.pop(0)
+                trail.events.pop(version, None)
+                self._bytes -= self._sizes.pop((trail, version), 0)
 
     def _read_all(
         self, dataset: lance.LanceDataset, versions: Sequence[int], kept_versions: set[int] | None

@@ -66,10 +66,12 @@ class SeenHistory:
     Attributes:
         upto: The last version read; 0 before the first call of `look`.
         changes: Every event since the job's snapshot.
+        opened: The latest version, if the caller of the next commit has just opened the table.
     """
 
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
+    opened: lance.LanceDataset | None = None
 
     def look(self, dataset: lance.LanceDataset, after: int) -> None:
         """Reads the changes up to the dataset's version; the first call starts after `after`."""
@@ -81,6 +83,16 @@ class SeenHistory:
                 change = replace(change, undone=tuple(map(Change.of, undone)))
             self.changes.append(change)
         self.upto = max(self.upto, dataset.version)
+
+    def note_merge(self, dataset: lance.LanceDataset, before: int) -> None:
+        """Notes a Merge of this process, without a request if the Merge directly follows `before`.
+
+        `dataset` is at the version of the Merge.
+        """
+        if self.upto == before and dataset.version == before + 1:
+            schema = field_identities(dataset.lance_schema)
+            self.changes.append(Change(version=dataset.version, operation="Merge", schema=schema))
+            self.upto = dataset.version
 
     def changes_after(self, version: int) -> list[Change]:
         """Returns the changes after a version, oldest first."""

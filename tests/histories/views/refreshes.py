@@ -29,6 +29,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.objects import LanceObjects
 from lance_spark.staging import area
 from lance_spark.views import refresh
+from lance_spark.views.placement import RowIdSpill
 from lance_spark.views.refresh import RefreshJob, RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from tests.histories.jobs import SETTINGS
@@ -235,6 +236,7 @@ def points(*, spark: bool = False) -> Iterator[None]:
             patch.object(RefreshJob, "_commit", _at("look", RefreshJob._commit)),
             patch.object(RefreshJob, "_note", _at("note", RefreshJob._note)),
             patch.object(RefreshJob, "_fill", _at("fill", RefreshJob._fill)),
+            patch.object(RowIdSpill, "_FEW", 2),  # some row ids go to files
             patch.object(refresh, "change_schema", _noting(refresh.change_schema)),
             patch.object(refresh, "BackfillRequest", functools.partial(BackfillRequest, **_FILL)),
             patch.object(lance.LanceDataset, "commit", _committing(lance.LanceDataset.commit)),

@@ -8,11 +8,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_spark.commit.conflicts.history import Event, event_of, events_between, first_unknown
+from lance_spark.commit.conflicts import history
+from lance_spark.commit.conflicts.history import Change, Event, event_of, events_between, first_unknown
 from lance_spark.commit.conflicts.known_events import KnownEvents
+from lance_spark.commit.schema_change import set_config
+from lance_spark.dataset import DatasetRef
+from lance_spark.options import WriteOptions
+from lance_spark.write.arrow_rows import write_arrow_rows
+from tests.lance_spark.dml.tables import make, rows
+from tests.support import inline_rows
 
 ROWS = pa.table({"id": range(4)})
 
@@ -139,3 +147,65 @@ def test_an_empty_range_reads_nothing(path: str, walk: Callable[[lance.LanceData
     head = lance.dataset(path)
     shutil.rmtree(path)
     assert not walk(head)
+
+
+def commit_own(dataset: lance.LanceDataset, events: CountingEvents, number: int = 0) -> lance.LanceDataset:
+    """Commits a setting like this process, and notes the commit."""
+    operation = set_config({"number": str(number)})
+    landed = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+    event = Event(version=landed.version, operation=operation, properties={}, read_version=dataset.version)
+    events.known.note_commit(dataset, landed, event)
+    return landed
+
+
+def test_commits_of_this_process_are_known_without_a_read(path: str, events: CountingEvents) -> None:
+    """And so are the events before them."""
+    dataset = lance.write_dataset(ROWS, path)
+    append(path, 1)
+    dataset = lance.dataset(path)
+    events.names(dataset, 0)
+    read_versions = list(events.versions)
+    for number in range(3):
+        dataset = commit_own(dataset, events, number)
+    assert events.names(dataset, 0) == ["Overwrite", "Append"] + ["UpdateConfig"] * 3
+    assert events.versions == read_versions
+
+
+def test_a_process_remembers_its_last_commits(path: str, events: CountingEvents) -> None:
+    dataset = lance.write_dataset(ROWS, path)
+    for number in range(40):
+        dataset = commit_own(dataset, events, number)
+    assert events.names(dataset, 0) == ["Overwrite"] + ["UpdateConfig"] * 40
+    assert sorted(events.versions) == list(range(1, 10)), "32 commits are known"
+
+
+def test_a_commit_to_a_table_that_was_created_again_is_of_another_history(path: str, events: CountingEvents) -> None:
+    dataset = lance.write_dataset(ROWS, path)
+    commit_own(dataset, events)
+    shutil.rmtree(path)
+    dataset = commit_own(lance.write_dataset(ROWS, path), events)
+    append(path, 1)
+    assert events.names(lance.dataset(path), 0) == ["Overwrite", "UpdateConfig", "Append"]
+
+
+@pytest.mark.parametrize("statement", ["update", "delete", "append"])
+def test_a_noted_commit_reads_back_as_committed(statement: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    before = lance.dataset(path).version
+    if statement == "update":
+        inline_rows.update(path, "id IN (2, 13)", a="a + 1")
+    elif statement == "delete":
+        inline_rows.delete(path, "id = 2")
+    else:
+        write_arrow_rows(
+            DatasetRef.at(path), lambda _: rows(range(90, 93)).to_reader(), mode="append", options=WriteOptions()
+        )
+    dataset = lance.dataset(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "event_of", None)  # no read
+        (noted,) = events_between(dataset, before, dataset.version)
+    stored = event_of(dataset, dataset.version)
+    assert (noted.name, noted.properties, noted.read_version) == (stored.name, stored.properties, stored.read_version)
+    noted_change, stored_change = Change.of(noted), Change.of(stored)
+    for name in Change.__dataclass_fields__:
+        assert np.array_equal(getattr(noted_change, name), getattr(stored_change, name)), name

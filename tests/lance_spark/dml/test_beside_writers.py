@@ -102,6 +102,27 @@ def test_only_what_changed_is_looked_at_again(tmp_path: Path):
     assert fragments_read == [tuple(range(10)), tuple(range(5))]
 
 
+def files_of_versions(path: Path) -> set[str]:
+    """Returns the data files of all versions."""
+    numbers = [version["version"] for version in lance.dataset(str(path)).versions()]
+    versions = [lance.dataset(str(path), version=number) for number in numbers]
+    return {file.path for version in versions for handle in version.get_fragments() for file in handle.metadata.files}
+
+
+@pytest.mark.parametrize("change", ["append", "update the same", "compact"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_statement_on_an_object_store_ends_its_job_before_each_commit(change: str, moment: str, tmp_path: Path):
+    """The second evaluation of an outdated statement belongs to the same job."""
+    path = tmp_path / "t"
+    make(str(path))
+    uri = f"file-object-store://{path}"
+    with acting_once(moment, lambda: CONCURRENT_CHANGES[change](str(path))) as acted:
+        both = outcome(uri, lambda uri: inline_rows.update(uri, "id IN (2, 13)", a="a + 1000"))
+    assert acted and both is not None
+    assert {file.name for file in path.glob("data/*.lance")} == files_of_versions(path)
+    assert [file for file in path.rglob("_lance_spark/**/*") if file.is_file()] == []
+
+
 def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES", "3")
     uri = str(tmp_path / "t")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import itertools
 import json
 import os
 import pickle
@@ -37,7 +40,8 @@ from lance_spark.errors import (
     OptionError,
     SchemaMismatchError,
 )
-from lance_spark.staging import area
+from lance_spark.objects import LanceObjects
+from lance_spark.staging import area, data_files
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
@@ -270,7 +274,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     message = job.write(batches(1))
     late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
-    find = area._find_data_files
+    find = area.find_data_files
 
     def find_then_close(*arguments: Any, **options: Any) -> dict[str, list[str]]:
         files = find(*arguments, **options)
@@ -278,7 +282,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
             late.close()
         return files
 
-    monkeypatch.setattr(area, "_find_data_files", find_then_close)
+    monkeypatch.setattr(area, "find_data_files", find_then_close)
     job.commit([message])
     assert ids_in(path) == [1]
     assert unused_files(path) == set()
@@ -306,7 +310,7 @@ def test_the_end_of_a_job_waits_for_attempts_that_rely_on_their_last_check(
     monkeypatch.setattr(area, "CHECK_S", 1.0)
     path = tmp_path / "table.lance"
     write(path, 0)
-    job = plan(path)
+    job = with_markers(plan(path))
     attempt = job.staging.begin_attempt()
     schema = pa.schema([("id", pa.int64())])
     files = [attempt.open_data_file(schema, version="2.2") for _ in range(3)]
@@ -323,19 +327,73 @@ def test_the_end_of_a_job_waits_for_attempts_that_rely_on_their_last_check(
     assert unused_files(path) == set()
 
 
+def with_markers(job: LanceAppendWriter) -> LanceAppendWriter:
+    """Returns a job whose attempts have markers, as in a table with many files."""
+    return dataclasses.replace(job, staging=dataclasses.replace(job.staging, has_markers=True))
+
+
+@pytest.mark.parametrize("check_s", [0.0, 60.0])
+def test_an_attempt_without_a_marker_deletes_its_files_at_its_end_if_its_job_has_ended(
+    check_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", check_s)
+    path = tmp_path / "table.lance"
+    write(path, 0)
+    job = plan(path, max_rows_per_file="1")
+    message = job.write(batches(1))
+
+    def late_rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(2, 3)
+        job.commit([message])
+        assert (ids_in(path), unused_files(path)) == ([0, 1], set()), "the end of the job finds the first file"
+        yield from batches(4, 5)
+
+    with pytest.raises(CommitError, match="came too late"):
+        job.write(late_rows())
+    assert (ids_in(path), unused_files(path)) == ([0, 1], set())
+
+
+def test_a_cleanup_finds_the_files_of_attempts_without_markers_after_a_death_at_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    path = tmp_path / "table.lance"
+    write(path, 0)
+    delete, deletions = LanceObjects.delete, itertools.count()
+
+    def die(objects: LanceObjects, name: str) -> None:
+        if next(deletions) == steps:
+            raise KeyboardInterrupt
+        delete(objects, name)
+
+    for end in ("abort", "commit"):
+        for steps in range(8):
+            job = plan(path)
+            job.write(batches(1))  # a duplicate
+            message, deletions = job.write(batches(1)), itertools.count()
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(LanceObjects, "delete", die)
+                job.abort([]) if end == "abort" else job.commit([message])
+            remove_orphans(uri_of(path), older_than=LATER)
+            assert unused_files(path) == set(), (end, steps)
+    assert ids_in(path).count(1) >= 6
+
+
+@pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("end", ["abort", "cleanup"])
 def test_files_of_an_attempt_are_found_beside_its_unfinished_files(
-    end: str, path: Path, monkeypatch: pytest.MonkeyPatch
+    end: str, marked: bool, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appends, "prefix", STORES["object store"])
     write(path, 0)
-    job = plan(path)
+    job = with_markers(plan(path)) if marked else plan(path)
     attempt = job.staging.begin_attempt()
     schema = pa.schema([("id", pa.int64())])
     files = [attempt.open_data_file(schema, version="2.2") for _ in range(area.OPEN_FILES)]
     files[-1].write_batch(pa.record_batch({"id": [1]}))
     files[-1].close()  # and then its process dies
-    assert len(unused_files(path)) == 3, "the file and two markers"
+    assert len(unused_files(path)) == 2 + marked, "the file and the markers"
     if end == "abort":
         job.abort([])
     else:
@@ -344,7 +402,7 @@ def test_files_of_an_attempt_are_found_beside_its_unfinished_files(
 
 
 def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(area, "_PROBED_ATTEMPTS", 2)
+    monkeypatch.setattr(data_files, "_PROBED_ATTEMPTS", 2)
     job = plan(path, max_rows_per_file="1")
     for i in range(4):
         job.write(batches(i, i + 10))
@@ -393,6 +451,7 @@ def test_an_abort_after_a_commit_keeps_the_version_and_deletes_the_rest(
     message = job.write(batches(1))
     with monkeypatch.context() as patch:
         patch.setattr(row_write, "finish", lambda *_, **__: None)
+        patch.setattr(row_write, "finish_closed", lambda *_, **__: None)
         job.commit([message])  # and then its process dies, so Spark takes the job for failed
     assert unused_files(path)
     job.abort([message])
@@ -440,7 +499,7 @@ def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_referen
     _leave_marker(path, half, half_done.file_names[0])
 
     assert remove_orphans(uri_of(path), older_than=timedelta(hours=1)) == 0
-    assert len(unused_files(path)) == 7
+    assert len(unused_files(path)) == (5 if appends.prefix else 7), "files, markers of jobs, and of attempts"
     assert remove_orphans(uri_of(path), older_than=LATER) == 2
     assert unused_files(path) == set()
     assert (ids_in(path, 1), ids_in(path, 2), ids_in(path)) == ([0], [7], [3, 7])

@@ -157,7 +157,7 @@ def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkey
     write(path, 0)
     job = plan(path, max_rows_per_file="1")
     message = job.write(batches(1, 2, 3, 4, 5))
-    delete, deleted = area._delete_data_file, []
+    delete, deleted = area.delete_data_file, []
 
     def two_only(objects: Any, name: str) -> None:
         if len(deleted) == 2:
@@ -166,7 +166,7 @@ def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkey
         delete(objects, name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(area, "_delete_data_file", two_only)
+        patch.setattr(area, "delete_data_file", two_only)
         with pytest.raises(OSError, match="connection reset"):
             job.abort([message])
     assert remove_orphans(str(path), older_than=timedelta(0)) == 3

@@ -87,7 +87,8 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
     LogicalPlan plan = LanceSearches.located(session, LanceViews.replaced(session, statement));
     AnalysisException refusal;
     try {
-      refusal = refusal(plan);
+      // The analysis of an UPDATE or a MERGE comes here again with the same statement.
+      refusal = ANALYZING.get() == null ? refusal(plan) : null;
     } catch (Exception error) {
       refusal = null;
     }
@@ -218,6 +219,7 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
 
   /** Tells whether a value may be a blob. Only the open table can decide. */
   private static boolean mayBeBytes(Expression value) {
+    if (value instanceof BinaryArithmetic) return false;
     return !(value instanceof Literal)
         || value.dataType() instanceof BinaryType
         || value.dataType() instanceof NullType;

@@ -1,0 +1,78 @@
+"""Finds the data files of attempts, by names or by a listing, and deletes data files."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable
+
+from lance_spark.objects import LanceObjects
+from lance_spark.staging.listing import note_listing
+from lance_spark.staging.parallel import in_parallel
+
+_STEM = re.compile(r"(?P<attempt>[0-9a-f]+)-[0-9]+")
+
+_PROBED_ATTEMPTS = 1000
+"""From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
+
+
+def find_data_files(
+    objects: LanceObjects, attempts: Collection[str], open_files: int, *, is_listed: bool
+) -> dict[str, list[str]]:
+    """Returns the names of the data files of each attempt, in the order of their opening."""
+    if not is_listed and len(attempts) < _PROBED_ATTEMPTS:
+        probe = functools.partial(_probe_attempt, objects, open_files)
+        return dict(zip(attempts, in_parallel(objects, probe, attempts), strict=True))
+    files = list_data_files(objects, lambda attempt: attempt in attempts) if attempts else {}
+    return {attempt: files.get(attempt, []) for attempt in attempts}
+
+
+def list_data_files(objects: LanceObjects, selects: Callable[[str], bool]) -> dict[str, list[str]]:
+    """Returns the names of the data files of selected attempts, by a listing of `data/`."""
+    # Sidecars are one folder deeper.
+    paths = objects.list("data")
+    note_listing(objects.uri, len(paths))
+    stems = {path.split("/")[1].removesuffix(".lance") for path in paths}
+    staged = filter(None, map(_STEM.fullmatch, stems))
+    return group_by_attempt(f"{stem[0]}.lance" for stem in staged if selects(stem["attempt"]))
+
+
+def group_by_attempt(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns data files by the ids of their attempts, in the order of their opening."""
+    stems = [(name, *name.removesuffix(".lance").split("-")) for name in names]
+    files: dict[str, list[str]] = {}
+    for name, attempt, _ in sorted(stems, key=lambda parts: int(parts[2])):
+        files.setdefault(attempt, []).append(name)
+    return files
+
+
+def _probe_attempt(objects: LanceObjects, open_files: int, attempt: str) -> list[str]:
+    names: list[str] = []
+    number = absent = 0
+    while absent < open_files:
+        stem = f"{attempt}-{number}"
+        number, absent = number + 1, absent + 1
+        # Lance writes sidecars first, so sidecars may exist without their data file.
+        if objects.contains(f"data/{stem}.lance") or objects.list(f"data/{stem}"):
+            names.append(f"{stem}.lance")
+            absent = 0
+    return names
+
+
+def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
+    """Returns the names of files absent from the table's `data/`."""
+    objects = LanceObjects(uri, storage_options)
+    presence = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
+    return [name for name, is_present in zip(names, presence, strict=True) if not is_present]
+
+
+def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
+    """Deletes data files of the table without a version, with their sidecars."""
+    objects = LanceObjects(uri, storage_options)
+    in_parallel(objects, functools.partial(delete_data_file, objects), names)
+
+
+def delete_data_file(objects: LanceObjects, name: str) -> None:
+    """Deletes a data file of the table without a version, with its sidecars."""
+    objects.delete_folder(f"data/{name.removesuffix('.lance')}")
+    objects.delete(f"data/{name}")
