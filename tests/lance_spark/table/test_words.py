@@ -7,7 +7,7 @@ import html
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection, Table
-from lance_spark.display import listed
+from lance_spark.display import join_counts
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import skip_on_error, udf
 
@@ -62,5 +62,5 @@ def test_a_view_and_a_load_are_shown_in_words(db: Connection, table: Table):
 
 
 def test_parts_that_are_nothing_are_left_out():
-    assert listed((0, "skipped"), (1_000, "computed"), "", "version 3") == "1,000 computed, version 3"
-    assert issubclass(type(listed()), str) and not listed()
+    assert join_counts((0, "skipped"), (1_000, "computed"), "", "version 3") == "1,000 computed, version 3"
+    assert issubclass(type(join_counts()), str) and not join_counts()
