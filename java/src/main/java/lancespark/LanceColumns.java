@@ -35,6 +35,7 @@ public final class LanceColumns extends LancePlan {
 
   private static final ClassTag<ColumnarBatch> BATCH = ClassTag$.MODULE$.apply(ColumnarBatch.class);
 
+  @SuppressWarnings("serial") // Scala's lists are serializable
   private final Seq<NamedExpression> columns;
 
   /** Spark makes copies with this constructor. The columns are columns of the child. */

@@ -18,6 +18,8 @@ abstract class LancePlan extends SparkPlan {
   static final ClassTag<InternalRow> ROW = ClassTag$.MODULE$.apply(InternalRow.class);
 
   final SparkPlan child;
+
+  @SuppressWarnings("serial") // Scala's lists are serializable
   private final Seq<SparkPlan> children;
 
   LancePlan(SparkPlan child) {
