@@ -59,6 +59,7 @@ from lance_spark.errors import (
     CommitConflictError,
     CommitError,
     CommitOutcomeUnknownError,
+    LanceSparkError,
     TableExistsError,
     TableNotFoundError,
     refusals_as_errors,
@@ -221,7 +222,7 @@ class Staging:
                     return attempt
         raise attempt.too_late()
 
-    def sweep(self, keep: Collection[str] = (), *, reported: Collection[str] = ()) -> int:
+    def sweep(self, keep: Collection[str] = (), *, reported: Collection[str] = (), searches: bool = True) -> int:
         """Deletes the other data files at the job's end, and returns their number.
 
         A running attempt, for example a killed speculative attempt, notices the end of the job when
@@ -231,19 +232,22 @@ class Staging:
             keep: Names of the data files that stay.
             reported: All files of attempts that have ended: names of data files, and paths of run
                 files. Only the files of other attempts are searched for.
+            searches: Whether to search at all. A cleanup next to a job that lives longer than
+                expected deletes only files that it has compared with the versions.
         """
         # The marker goes first: from here on no attempt begins, and a running attempt deletes each
         # file after finishing the file.
         self.objects.delete(f"{self.folder}/{_OPEN}")
         committed = frozenset(keep)
         paths = self.objects.list(self.folder)
-        if self.has_markers:
-            files = group_by_attempt(name for name in reported if "/" not in name)
+        files = group_by_attempt(name for name in reported if "/" not in name)
+        if searches and self.has_markers:
             unreported = self._attempts_in(paths) - files.keys() - self._attempts_in(reported)
             if unreported:
                 time.sleep(self.check_s)
             files |= self._find_data_files(unreported, len(committed))
-        else:
+        elif searches:
+            time.sleep(self.check_s)
             files = self._list_data_files()
         leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
         in_parallel(self.objects, self._delete_in_order, [names for names in leftovers.values() if names])
@@ -261,17 +265,29 @@ class Staging:
         Raises:
             CommitConflictError: A cleanup deleted one of the named files.
         """
-        present_names = self._close_and_list()
+        present_names = self._close_and_list(names)
         self._refuse_lost([name for name in names if name not in present_names], [*names])
         return sorted(present_names.difference(names))
 
     def close_committed(self, names: Collection[str]) -> list[str]:
         """Ends a job without markers after its commit, and returns the job's other files."""
-        return sorted(self._close_and_list().difference(names))
+        return sorted(self._close_and_list(names).difference(names))
 
-    def _close_and_list(self) -> set[str]:
-        """Ends a job without markers, and returns all its files."""
+    def _close_and_list(self, names: Collection[str]) -> set[str]:
+        """Ends a job without markers, and returns all its files.
+
+        A file outside of `names` belongs to another attempt, which may finish more files until its
+        next check.
+        """
         self.objects.delete(f"{self.folder}/{_OPEN}")
+        present_names = self._names_of_data_files()
+        if self.check_s and not present_names <= set(names):
+            time.sleep(self.check_s)
+            present_names = self._names_of_data_files()
+        return present_names
+
+    def _names_of_data_files(self) -> set[str]:
+        """Returns the names of the files of all attempts without markers."""
         return {name for files in self._list_data_files().values() for name in files}
 
     def delete_leftovers(self, names: Sequence[str]) -> None:
@@ -358,8 +374,10 @@ class Staging:
         arrive.
         """
         if not self.has_markers:
-            # The only trace of the files of a job without a commit, until their deletion.
-            self._mark(f"{self.folder}/{_CLOSING}")
+            # The only trace of the files of a job without a commit, until their deletion. A store
+            # without room for the marker still deletes files.
+            with contextlib.suppress(OSError, LanceSparkError):
+                self._mark(f"{self.folder}/{_CLOSING}")
         self.objects.delete(f"{self.folder}/{_OPEN}")
         marker = self.objects.get(f"{self.folder}/{_COMMITTING}")
         if marker is None:
@@ -544,8 +562,11 @@ def finish(
     # The version exists, so a failed deletion of other files must not make the job fail.
     with _deletes_later(staging):
         referenced = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
-        if staging.has_markers or not keep:
+        if staging.has_markers:
             staging.sweep([*keep, *referenced], reported=reported)
+        elif not keep:
+            staging.close_job()
+            staging.sweep(referenced)
         else:
             staging.delete_leftovers(staging.close_committed({*keep, *referenced}))
 

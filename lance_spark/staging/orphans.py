@@ -51,16 +51,16 @@ def remove_orphans(
             table_files=table_files,
             open_files=OPEN_FILES,
         )
+        # The job is closed before any check: a job that lives longer than expected must not begin
+        # its commit now. Its attempts are listed after that: an attempt may begin until then.
+        staging.as_left(staging.list_markers()).close_job()
         markers = staging.list_markers()
         staging = staging.as_left(markers)
-        # The job is closed before any check: a job that lives longer than expected must not begin
-        # its commit now.
-        staging.close_job()
         candidates[staging] = set(staging.find_data_files(markers))
     # One walk over the versions serves all jobs.
     keep = referenced_files(ref, set().union(*candidates.values()))
     return sum(
-        staging.sweep(keep=keep & names, reported=names)
+        staging.sweep(keep=keep & names, reported=names, searches=False)
         for staging, names in candidates.items()
         if (names - keep).isdisjoint(needed)  # otherwise its markers list its files for a later cleanup
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +18,7 @@ from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef, _open_pinned
 from lance_spark.dml import rounds
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, LanceSparkError
+from lance_spark.staging import orphans
 from tests.lance_spark.dml.tables import acting_once, content, make, rows
 from tests.lance_spark.dml.writers import CONCURRENT_CHANGES, Act, clean_up, delete_and_clean_up
 from tests.support import inline_rows
@@ -221,3 +224,30 @@ def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run
     CLEANED[statement](first)
     assert acted and content(uri) == content(first)
     assert not list(Path(uri, "_lance_spark").glob("staging/*"))
+
+
+def test_a_cleanup_deletes_no_file_of_a_statement_that_is_evaluated_again(tmp_path: Path) -> None:
+    make(str(tmp_path / "t"))
+    uri = f"file-object-store://{tmp_path / 't'}"
+    has_walked, has_committed = threading.Event(), threading.Event()
+    referenced_files = orphans.referenced_files
+
+    def walk_long(ref: DatasetRef, candidates: set[str]) -> set[str]:
+        referenced = referenced_files(ref, candidates)
+        has_walked.set()
+        assert has_committed.wait(60)
+        return referenced
+
+    cleanup = threading.Thread(target=lambda: orphans.remove_orphans(uri, older_than=timedelta(0)))
+
+    def act() -> None:
+        CONCURRENT_CHANGES["update the same"](str(tmp_path / "t"))
+        cleanup.start()
+        assert has_walked.wait(60)
+
+    with patch.object(orphans, "referenced_files", walk_long), acting_once("before", act):
+        inline_rows.update(uri, "id IN (2, 13)", a="a + 1000")
+        has_committed.set()
+        cleanup.join()
+    values = {row["id"]: row["a"] for row in content(uri)}
+    assert values[2] > 1000 and values[13] > 1000

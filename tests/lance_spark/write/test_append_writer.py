@@ -39,9 +39,12 @@ from lance_spark.errors import (
     CommitOutcomeUnknownError,
     OptionError,
     SchemaMismatchError,
+    TableUnwritableError,
 )
 from lance_spark.objects import LanceObjects
 from lance_spark.staging import area, data_files
+from lance_spark.staging.area import Staging
+from lance_spark.staging.late_attempt import LateAttemptError
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
@@ -354,10 +357,18 @@ def test_an_attempt_without_a_marker_deletes_its_files_at_its_end_if_its_job_has
     assert (ids_in(path), unused_files(path)) == ([0, 1], set())
 
 
+def remove_empty_folders(path: Path) -> None:
+    """Deletes the empty folders of all jobs, which an object store would not have."""
+    for folder, _, _ in os.walk(path / "_lance_spark", topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
 def test_a_cleanup_finds_the_files_of_attempts_without_markers_after_a_death_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 0.0)
     path = tmp_path / "table.lance"
     write(path, 0)
     delete, deletions = LanceObjects.delete, itertools.count()
@@ -367,17 +378,82 @@ def test_a_cleanup_finds_the_files_of_attempts_without_markers_after_a_death_at_
             raise KeyboardInterrupt
         delete(objects, name)
 
-    for end in ("abort", "commit"):
+    for end in ("abort", "commit", "commit without rows"):
         for steps in range(8):
             job = plan(path)
             job.write(batches(1))  # a duplicate
-            message, deletions = job.write(batches(1)), itertools.count()
+            message = job.write(batches() if end == "commit without rows" else batches(1))
+            deletions = itertools.count()
             with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
                 patch.setattr(LanceObjects, "delete", die)
                 job.abort([]) if end == "abort" else job.commit([message])
+            remove_empty_folders(path)
             remove_orphans(uri_of(path), older_than=LATER)
             assert unused_files(path) == set(), (end, steps)
     assert ids_in(path).count(1) >= 6
+
+
+def test_an_attempt_that_goes_on_after_an_abort_deletes_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.lance"
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 0.3)  # the time for which an attempt relies on a check
+    write(path, 0)
+    job = plan(path)
+    attempt = job.staging.begin_attempt()
+    file = attempt.open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+    file.write_batch(pa.record_batch({"id": [1]}))
+    job.abort([])
+    with pytest.raises(LateAttemptError):
+        file.close()
+    assert unused_files(path) == set()
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("end", ["abort", "cleanup"])
+def test_files_are_deleted_in_a_store_that_refuses_markers(
+    end: str, marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.lance"
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 0.0)
+    write(path, 0)
+    job = with_markers(plan(path)) if marked else plan(path)
+    job.write(batches(1))
+
+    def refuse(objects: LanceObjects, name: str, data: bytes) -> None:
+        raise TableUnwritableError(objects.uri, "quota exceeded")
+
+    monkeypatch.setattr(LanceObjects, "put", refuse)
+    if end == "abort":
+        job.abort([])
+    else:
+        assert remove_orphans(uri_of(path), older_than=LATER) == 1
+    assert unused_files(path) == set()
+
+
+def test_a_cleanup_knows_the_files_of_attempts_until_it_closed_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.lance"
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 0.0)
+    write(path, 0)
+    job = with_markers(plan(path))
+    messages, close_job = [job.write(batches(1))], Staging.close_job
+
+    def close_late(staging: Staging) -> bool:
+        if len(messages) == 1:
+            messages.append(job.write(batches(2)))
+            with monkeypatch.context() as patch:
+                patch.setattr(row_write, "finish", lambda *_, **__: None)  # the driver is slow
+                job.commit(messages)
+        return close_job(staging)
+
+    monkeypatch.setattr(Staging, "close_job", close_late)
+    remove_orphans(uri_of(path), older_than=LATER)
+    assert ids_in(path) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("marked", [True, False])
