@@ -52,8 +52,11 @@ MAX_SAMPLES = 8
 """Maximum number of data files whose footers are read for column sizes."""
 
 _SMALL_REMOTE_BYTES = 64 << 10
-"""Maximum size of a file on an object store whose column sizes are estimated. A footer takes two
-requests, as long as a scan of such a file."""
+"""Maximum size of a small file: a file on an object store whose column sizes are estimated.
+
+A footer takes two requests, as long as a scan of such a file. Estimates of small files count for
+small files only.
+"""
 
 _BLOB_SAMPLE = 256
 """Number of blobs whose descriptors are sampled for the average size."""
@@ -134,38 +137,45 @@ class _Shape:
 class _FileSizes:
     """Stored bytes of data files. Files with the same list of field ids share a sample.
 
-    Attributes:
-        widths: Stored bytes per row, by field id.
+    Small files have an estimate of their own.
     """
 
     def __init__(self, uri: str, leaves: Mapping[int, _Leaf], storage: tuple[tuple[str, str], ...]) -> None:
-        self.widths: dict[int, float] = {}
+        self._widths: dict[int, float] = {}
+        self._small_widths: dict[int, float] = {}
         self._uri = uri
+        self._is_local = is_local(uri)
         self._leaves = leaves
         self._reads = any(leaf.read for leaf in leaves.values())
         self._storage = storage
         self._shapes: dict[tuple[int, ...], _Shape] = {}
+        self._small_shapes: dict[tuple[int, ...], _Shape] = {}
 
     def bytes_to_read(self, file: DataFile, rows: int) -> float:
         """Returns the stored bytes of the columns to read in a file of `rows` rows."""
         if not self._reads:
             return 0.0
+        size = file.file_size_bytes or 0
+        is_small = not self._is_local and 0 < size <= _SMALL_REMOTE_BYTES
+        shapes = self._small_shapes if is_small else self._shapes
         key = tuple(file.fields)
-        shape = self._shapes.get(key)
+        shape = shapes.get(key)
         if shape is None:
-            widths = self._measure(file, rows)
-            shape = self._shapes[key] = self._shape(widths)
+            widths = self._estimate(file.fields, size / rows) if is_small else self._measure(file, rows)
+            shape = shapes[key] = self._shape(widths)
+            known_widths = self._small_widths if is_small else self._widths
             for number, width in widths.items():
-                self.widths.setdefault(number, width)
-        size = file.file_size_bytes
+                known_widths.setdefault(number, width)
         return shape.read_bytes * (size / shape.row_bytes if size and shape.row_bytes else rows)
+
+    def width(self, number: int) -> float:
+        """Returns the stored bytes per row of a field, of small files only without other files."""
+        return self._widths.get(number, self._small_widths.get(number, _UNKNOWN_WIDTH))
 
     def _measure(self, file: DataFile, rows: int) -> dict[int, float]:
         """Returns the stored bytes per row of each field of a data file, measured or estimated."""
         row_bytes = (file.file_size_bytes or 0) / rows
-        is_small = not is_local(self._uri) and 0 < (file.file_size_bytes or 0) <= _SMALL_REMOTE_BYTES
-        has_sample = len(self._shapes) < MAX_SAMPLES and not is_small
-        sample = _column_bytes(self._uri, file, self._storage) if has_sample else {}
+        sample = _column_bytes(self._uri, file, self._storage) if len(self._shapes) < MAX_SAMPLES else {}
         if not sample:
             return self._estimate(file.fields, row_bytes)
         widths = {number: size / rows for number, size in sample.items()}
@@ -229,7 +239,7 @@ def measure(
     to_read = {number: leaf for number, leaf in leaves.items() if leaf.read}
     columns = dict(external_widths)
     for number, leaf in to_read.items():
-        columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(files.widths.get(number, _UNKNOWN_WIDTH))
+        columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(files.width(number))
     even_rows = min(file_bytes / _spark_width(leaves), sum(fragment.live_rows for fragment in fragments))
     return ScanSize(
         fragments=tuple(fragments),

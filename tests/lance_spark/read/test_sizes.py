@@ -87,3 +87,31 @@ def test_only_a_few_files_are_looked_at(table_path: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sizes, "_statistics", lambda *key: (files_opened.append(key), statistics(*key))[1])
     measure(lance.dataset(table_path), ["id"], None)
     assert len(files_opened) == 1
+
+
+def remote(path: str) -> lance.LanceDataset:
+    """Returns a table whose files count as files of an object store."""
+    return lance.dataset(f"file-object-store://{path}")
+
+
+@pytest.mark.parametrize("samples", [8, 1], ids=["usual_samples", "one_sample"])
+def test_a_small_first_file_does_not_decide_for_larger_files(
+    table_path: str, samples: int, monkeypatch: pytest.MonkeyPatch
+):
+    lance.write_dataset(mixed(3), table_path)
+    dataset = lance.write_dataset(mixed(), table_path, mode="append")
+    monkeypatch.setattr(sizes, "MAX_SAMPLES", samples)
+    for name in dataset.schema.names:
+        local, estimated = measure(dataset, [name], [1]), measure(remote(table_path), [name], None)
+        assert estimated.fragments[1:] == local.fragments
+        assert estimated.column_bytes == local.column_bytes
+    assert estimated.fragments[0].stored_bytes < 10_000
+
+
+def test_footers_of_small_remote_files_are_not_read(table_path: str, monkeypatch: pytest.MonkeyPatch):
+    for mode in ("create", "append"):
+        dataset = lance.write_dataset(mixed(20), table_path, mode=mode)
+    total = sum(f.metadata.files[0].file_size_bytes for f in dataset.get_fragments())
+    monkeypatch.setattr(sizes, "_statistics", None)
+    assert stored(remote(table_path), *dataset.schema.names) == pytest.approx(total, rel=0.01)
+    assert measure_row(remote(table_path), ["text"], ()) > 64
