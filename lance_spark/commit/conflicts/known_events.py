@@ -31,6 +31,9 @@ _MIN_SHARED = 2
 """Minimum number of known events for the check of a later version. The check takes two requests,
 and the read of an event takes three."""
 
+_TABLES = 256
+"""Maximum number of tables with trails. The table with the oldest use is forgotten."""
+
 _TRAILS = 8
 """Trails per table: a table created again has another trail."""
 
@@ -46,6 +49,9 @@ _OWN_BYTES = 8 << 10
 _EVENT_BYTES = 2 << 10
 _FRAGMENT_BYTES = 1 << 10
 """Estimated sizes in Python of an event with its properties, and of a fragment of its operation."""
+
+_JSON_LENGTH = 3
+"""Characters in JSON per byte of row ids, between 2 and 4."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +90,7 @@ class KnownEvents:
         self._read = read
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._trails: dict[str, list[_Trail]] = {}
+        self._trails: OrderedDict[str, list[_Trail]] = OrderedDict()
         self._sizes: OrderedDict[tuple[_Trail, int], int] = OrderedDict()
         self._bytes = 0
 
@@ -115,13 +121,16 @@ class KnownEvents:
         """
         incarnation = incarnation_of(base)
         with self._lock:
-            trails = self._trails.setdefault(landed.uri, [])
+            trails = self._trails_of(landed.uri)
             trail = next((trail for trail in trails if trail.anchors.get(base.version) == incarnation), None)
             if trail is None:
                 trail = _Trail()
                 trail.add_anchor(base.version, incarnation)
                 trails[:] = [*trails, trail][-_TRAILS:]
             trail.add_anchor(landed.version, incarnation_of(landed))
+            # Events of lost versions, such as after the return to a copy of the table.
+            self._forget(trail, [version for version in trail.events if version >= landed.version])
+            trail.own = [version for version in trail.own if version < landed.version]
         if _size_of(event) <= _OWN_BYTES:
             self._keep(trail, event)
             self._forget_own(trail, event.version)
@@ -131,9 +140,26 @@ class KnownEvents:
         with self._lock:
             trail.own.append(newest)
             if len(trail.own) > _OWN_EVENTS:
-                version = trail.own.pop(0)
-                trail.events.pop(version, None)
-                self._bytes -= self._sizes.pop((trail, version), 0)
+                self._forget(trail, [trail.own.pop(0)])
+
+    def _forget(self, trail: _Trail, versions: Sequence[int]) -> None:
+        """Forgets events of a trail. The caller holds the lock."""
+        for version in versions:
+            trail.events.pop(version, None)
+            self._bytes -= self._sizes.pop((trail, version), 0)
+
+    def _trails_of(self, uri: str) -> list[_Trail]:
+        """Returns the trails of a table, and forgets the tables with the oldest use.
+
+        The caller holds the lock.
+        """
+        trails = self._trails.setdefault(uri, [])
+        self._trails.move_to_end(uri)
+        while len(self._trails) > _TABLES:
+            _, old_trails = self._trails.popitem(last=False)
+            for trail in old_trails:
+                self._forget(trail, list(trail.events))
+        return trails
 
     def _read_all(
         self, dataset: lance.LanceDataset, versions: Sequence[int], kept_versions: set[int] | None
@@ -147,7 +173,7 @@ class KnownEvents:
         """Returns the trail of a version's history, perhaps a new trail without events."""
         version, incarnation = dataset.version, incarnation_of(dataset)
         with self._lock:
-            trails = list(self._trails.get(dataset.uri, ()))
+            trails = list(self._trails_of(dataset.uri))
         for trail in trails:
             if trail.anchors.get(version) == incarnation:
                 return trail
@@ -155,7 +181,7 @@ class KnownEvents:
         with self._lock:
             trail.add_anchor(version, incarnation)
             kept_trails = [known_trail for known_trail in trails if known_trail is not trail]
-            self._trails[dataset.uri] = [*kept_trails, trail][-_TRAILS:]
+            self._trails_of(dataset.uri)[:] = [*kept_trails, trail][-_TRAILS:]
         return trail
 
     def _earlier_trail(
@@ -209,7 +235,15 @@ def _size_of(event: Event) -> int:
     """Returns the estimated size of an event in bytes."""
     operation: Any = event.operation
     names = ("fragments", "new_fragments", "updated_fragments", "replacements")
-    fragments = sum(len(getattr(operation, name, None) or ()) for name in names)
-    groups = getattr(operation, "groups", None) or ()
-    fragments += sum(len(group.old_fragments) + len(group.new_fragments) for group in groups)
-    return _EVENT_BYTES + fragments * _FRAGMENT_BYTES
+    fragments = [fragment for name in names for fragment in getattr(operation, name, None) or ()]
+    for group in getattr(operation, "groups", None) or ():
+        fragments += [*group.old_fragments, *group.new_fragments]
+    bitmaps = getattr(operation, "updated_fragment_offsets", None) or {}
+    own_bytes = len(getattr(operation, "predicate", None) or "") + sum(map(len, bitmaps.values()))
+    return _EVENT_BYTES + own_bytes + sum(_FRAGMENT_BYTES + _row_id_bytes(fragment) for fragment in fragments)
+
+
+def _row_id_bytes(fragment: object) -> int:
+    """Returns the estimated size of the row ids in a fragment of an operation."""
+    meta = getattr(fragment, "row_id_meta", None)
+    return 0 if meta is None else len(meta.json()) // _JSON_LENGTH

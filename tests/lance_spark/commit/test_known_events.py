@@ -11,8 +11,10 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from lance import LanceOperation
+from lance.fragment import RowIdSequence
 
-from lance_spark.commit.conflicts import history
+from lance_spark.commit.conflicts import history, known_events
 from lance_spark.commit.conflicts.history import Change, Event, event_of, events_between, first_unknown
 from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.schema_change import set_config
@@ -186,6 +188,60 @@ def test_a_commit_to_a_table_that_was_created_again_is_of_another_history(path: 
     dataset = commit_own(lance.write_dataset(ROWS, path), events)
     append(path, 1)
     assert events.names(lance.dataset(path), 0) == ["Overwrite", "UpdateConfig", "Append"]
+
+
+def test_tables_are_bounded(tmp_path: Path, events: CountingEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_events, "_TABLES", 2)
+    datasets = [lance.write_dataset(ROWS, tmp_path / f"{number}.lance") for number in range(4)]
+    events.names(datasets[3], 0)
+    first, second, third = (commit_own(dataset, events) for dataset in datasets[:3])
+    assert list(events.known._trails) == [second.uri, third.uri]
+    assert len(events.known._sizes) == 2 and events.known._bytes == sum(events.known._sizes.values())
+    events.versions.clear()
+    assert events.names(second, 1) == events.names(third, 1) == ["UpdateConfig"] and not events.versions
+    assert events.names(first, 1) == ["UpdateConfig"] and events.versions == [2], "forgotten with its table"
+
+
+def delete_of(predicate: str) -> LanceOperation.Delete:
+    return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=[], predicate=predicate)
+
+
+def update_of(dataset: lance.LanceDataset, *, ids: int = 0, bitmap: int = 0) -> LanceOperation.Update:
+    (fragment,) = dataset.get_fragments()
+    metadata = fragment.metadata
+    if ids:
+        numbers = np.random.default_rng(7).integers(0, 1 << 40, ids, dtype=np.uint64)
+        metadata.row_id_meta = RowIdSequence(pa.array(numbers)).to_inline_metadata()
+    offsets = {fragment.fragment_id: bytes(bitmap)} if bitmap else None
+    return LanceOperation.Update(updated_fragments=[metadata], updated_fragment_offsets=offsets)
+
+
+def test_sizes_of_events_count_predicates_bitmaps_and_row_ids(path: str) -> None:
+    dataset = lance.write_dataset(ROWS, path)
+    small = [delete_of(""), update_of(dataset), update_of(dataset)]
+    large = [delete_of("x" * 10_000), update_of(dataset, bitmap=10_000), update_of(dataset, ids=2_000)]
+    for less, more in zip(small, large, strict=True):
+        sizes = [known_events._size_of(Event(version=1, operation=each, properties={})) for each in (less, more)]
+        assert sizes[1] - sizes[0] >= 10_000
+
+
+def test_an_own_commit_replaces_known_events_of_lost_versions(
+    path: str, tmp_path: Path, events: CountingEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event of the commit itself is too large to be kept."""
+    lance.write_dataset(ROWS, path)
+    append(path, 1)
+    shutil.copytree(path, tmp_path / "copy")
+    events.names(lance.dataset(path), 0)
+    append(path, 2)
+    assert events.names(lance.dataset(path), 0) == ["Overwrite"] + ["Append"] * 3
+    shutil.rmtree(path)
+    shutil.move(tmp_path / "copy", path)
+    monkeypatch.setattr(known_events, "_OWN_BYTES", 0)
+    dataset = lance.dataset(path)
+    for number in range(2):
+        dataset = commit_own(dataset, events, number)
+    assert events.names(dataset, 0) == ["Overwrite", "Append"] + ["UpdateConfig"] * 2
 
 
 @pytest.mark.parametrize("statement", ["update", "delete", "append"])
