@@ -41,14 +41,20 @@ final class BatchedRows implements Iterator<InternalRow> {
   private int count;
   private boolean exhausted;
 
-  BatchedRows(Iterator<InternalRow> rows, StructType schema) {
+  /**
+   * Ends batches of rows.
+   *
+   * @param isNarrow whether Python keeps only the values of the rows. Columns of lists, and the
+   *     rows that a MERGE reads beside its source, need memory by the number of rows.
+   */
+  BatchedRows(Iterator<InternalRow> rows, StructType schema, boolean isNarrow) {
     this.rows = rows;
     this.schema = schema;
     TaskContext task = TaskContext.get();
     SQLConf settings = new ReadOnlySQLConf(task);
     maxBytes = settings.arrowMaxBytesPerBatch();
     maxRows = settings.arrowMaxRecordsPerBatch() > 0 ? settings.arrowMaxRecordsPerBatch() : MAX;
-    leastBytes = task.getLocalProperty(ROW_LIMIT) == null ? LEAST_BYTES : 0;
+    leastBytes = isNarrow && task.getLocalProperty(ROW_LIMIT) == null ? LEAST_BYTES : 0;
   }
 
   /** Returns rows that come with the settings of the task, also inside of `withoutLimit`. */

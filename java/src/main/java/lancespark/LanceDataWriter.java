@@ -61,7 +61,7 @@ final class LanceDataWriter implements DataWriter<InternalRow> {
         BatchedRows.withoutLimit(() -> SparkRelease.arrowRunner(function));
     ArrowFieldWriter[] fields = SparkRelease.arrowFields(runner);
     fields[0] = new ArrowColumns(fields[0], schema);
-    BatchedRows batches = new BatchedRows(rows, schema);
+    BatchedRows batches = new BatchedRows(rows, schema, ArrowColumns.canCopy(schema));
     scala.collection.Iterator<InternalRow> input = CollectionConverters.asScala(batches);
     scala.collection.Iterator<ColumnarBatch> answers =
         runner.compute(Scala.seqOf(input).iterator(), task.partitionId(), task);

@@ -107,7 +107,8 @@ public final class LanceTransfer extends LancePlan {
       Iterator<InternalRow> rows =
           BatchedRows.withLimit(() -> this.<InternalRow>firstParent(ROW).iterator(split, task));
       BatchedRows batches =
-          new BatchedRows(BatchedRows.withSettings(CollectionConverters.asJava(rows)), schema);
+          new BatchedRows(
+              BatchedRows.withSettings(CollectionConverters.asJava(rows)), schema, false);
       batches.check(task);
       return CollectionConverters.asScala(batches);
     }

@@ -37,10 +37,14 @@ class BatchedRowsTest {
 
   /** Rows of 16 bytes each. */
   private static BatchedRows rows(int count) {
+    return rows(count, true);
+  }
+
+  private static BatchedRows rows(int count, boolean isNarrow) {
     UnsafeRow row = new UnsafeRow(1);
     row.pointTo(new byte[16], 16);
     List<InternalRow> rows = Collections.nCopies(count, row);
-    return new BatchedRows(rows.iterator(), new StructType());
+    return new BatchedRows(rows.iterator(), new StructType(), isNarrow);
   }
 
   private static int readBatch(Iterator<InternalRow> rows) {
@@ -77,6 +81,7 @@ class BatchedRowsTest {
   @Test
   void batchesOfNarrowRowsAreLongerThanSparksLimit() {
     assertEquals(List.of(131_072, 18_928), batches(150_000));
+    assertEquals(10_000, readBatch(rows(150_000, false)), "rows with lists, and of a MERGE");
   }
 
   @Test
