@@ -51,11 +51,7 @@ def remove_orphans(
             table_files=table_files,
             open_files=OPEN_FILES,
         )
-        # The job is closed before any check: a job that lives longer than expected must not begin
-        # its commit now. Its attempts are listed after that: an attempt may begin until then.
-        staging.as_left(staging.list_markers()).close_job()
-        markers = staging.list_markers()
-        staging = staging.as_left(markers)
+        staging, markers = _close(staging)
         candidates[staging] = set(staging.find_data_files(markers))
     # One walk over the versions serves all jobs.
     keep = referenced_files(ref, set().union(*candidates.values()))
@@ -64,6 +60,17 @@ def remove_orphans(
         for staging, names in candidates.items()
         if (names - keep).isdisjoint(needed)  # otherwise its markers list its files for a later cleanup
     )
+
+
+def _close(staging: Staging) -> tuple[Staging, list[str]]:
+    """Ends a job of another process, and returns its staging area and its markers.
+
+    The job is closed before any check: a job that lives longer than expected must not begin its
+    commit now. Its attempts are listed after that: an attempt may begin until then.
+    """
+    staging.as_left(staging.list_markers()).close_job()
+    markers = staging.list_markers()
+    return staging.as_left(markers), markers
 
 
 def _count_table_files(ref: DatasetRef) -> int | None:
@@ -118,7 +125,7 @@ def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
         for job_id in jobs:
             older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
             if made_at(job_id) < made and not _is_outcome_unknown(older):
-                abort(older.as_left(older.list_markers()), unpinned, since=_version_before(unpinned, job_id))
+                abort(_close(older)[0], unpinned, since=_version_before(unpinned, job_id))
     except (LanceSparkError, OSError) as error:
         logger.warning(
             "Files of a dead driver could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",
