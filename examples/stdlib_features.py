@@ -237,7 +237,7 @@ def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class StepTimes:
     """Prints steps, and records their times."""
 
     timings: list[tuple[str, float]] = field(default_factory=list)
@@ -312,7 +312,7 @@ def outlined(df: DataFrame) -> DataFrame:
     return df.select("_rowaddr", outline_udf("text").alias("o")).select("_rowaddr", "o.*")
 
 
-def write_it(spark: SparkSession, path: str, report: Report, files: list[str]) -> None:
+def write_it(spark: SparkSession, path: str, report: StepTimes, files: list[str]) -> None:
     """Step 1."""
     with report.step("Write the standard library as a Lance table"):
         read_files(spark, files).write.format("lance").mode("append").option("max_rows_per_file", 250).save(path)
@@ -323,7 +323,7 @@ def write_it(spark: SparkSession, path: str, report: Report, files: list[str]) -
         report.say(f"stored in {fragments} fragments, {stored / 1e6:.1f} MB")
 
 
-def ask(spark: SparkSession, path: str, report: Report) -> None:
+def ask(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 2."""
     with report.step("Ask it something"):
         table = read(spark, path)
@@ -344,7 +344,7 @@ def ask(spark: SparkSession, path: str, report: Report) -> None:
         )
 
 
-def backfill_while_others_write(spark: SparkSession, path: str, report: Report, late: list[str]) -> int:
+def backfill_while_others_write(spark: SparkSession, path: str, report: StepTimes, late: list[str]) -> int:
     """Step 3. Returns the version that the backfill read."""
     with report.step("Backfill four features, a pandas_udf, while others write"):
         before = data_files(path)
@@ -370,7 +370,7 @@ def backfill_while_others_write(spark: SparkSession, path: str, report: Report, 
         return version
 
 
-def fill_the_rest(spark: SparkSession, path: str, report: Report) -> None:
+def fill_the_rest(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 4."""
     with report.step("Fill rows that came late; add imports, an arrow_udf"):
         rows_without_features = read(spark, path, with_row_address=True).filter(
@@ -383,7 +383,7 @@ def fill_the_rest(spark: SparkSession, path: str, report: Report) -> None:
         report.say(f"{commit_result.rows:,} rows got the list of their imports: version {commit_result.version}")
 
 
-def read_back(spark: SparkSession, path: str, report: Report) -> None:
+def read_back(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 5."""
     with report.step("Read it back"):
         enriched = read(spark, path)
@@ -408,7 +408,7 @@ def read_back(spark: SparkSession, path: str, report: Report) -> None:
         report.say(f"\n{right} of {len(sample)} rows, picked by a hash, hold exactly what ast gives in this process")
 
 
-def let_the_table_compute(spark: SparkSession, path: str, report: Report) -> None:
+def let_the_table_compute(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 6."""
     with report.step("Let the table compute: a stored UDF, jobs that go on"):
         folder, name = os.path.split(path)
@@ -435,7 +435,7 @@ def let_the_table_compute(spark: SparkSession, path: str, report: Report) -> Non
         report.table(spark.sql(f"{query} ORDER BY share DESC, path LIMIT 3").collect())
 
 
-def follow_with_views(spark: SparkSession, path: str, report: Report) -> None:
+def follow_with_views(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 7."""
     with report.step("Chunk modules by function, embed these, follow changes"):
         db = lance_spark.connect(os.path.dirname(path), spark, progress=False)
@@ -461,7 +461,7 @@ def follow_with_views(spark: SparkSession, path: str, report: Report) -> None:
         refresh("the table was compacted")
 
 
-def work_in_sql(spark: SparkSession, path: str, report: Report) -> None:
+def work_in_sql(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 8."""
     with report.step("In SQL alone: make, add, update, delete, look back"):
         lance_spark.catalog(spark, "tables", os.path.dirname(path))
@@ -483,7 +483,7 @@ def work_in_sql(spark: SparkSession, path: str, report: Report) -> None:
         report.table(spark.sql(versions).collect())
 
 
-def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+def travel_back(spark: SparkSession, path: str, report: StepTimes, version: int) -> None:
     """Step 9."""
     with report.step("Travel back"):
         for title, number in (("before", version), ("now", lance.dataset(path).version)):
@@ -493,7 +493,7 @@ def travel_back(spark: SparkSession, path: str, report: Report, version: int) ->
 
 def tour(spark: SparkSession, path: str, limit: int | None) -> None:
     """Runs the tour on a new table at `path`."""
-    report = Report()
+    report = StepTimes()
     paths = standard_library(limit)
     late = paths[LATE - 1 :: LATE]
     write_it(spark, path, report, sorted(set(paths) - set(late)))

@@ -97,6 +97,7 @@ from lance_spark.queries_text import MatchQuery as MatchQuery
 from lance_spark.queries_text import MultiMatchQuery as MultiMatchQuery
 from lance_spark.queries_text import Occur as Occur
 from lance_spark.queries_text import PhraseQuery as PhraseQuery
+from lance_spark.report.report import Report as Report
 from lance_spark.search.batch import BatchSearch as BatchSearch
 from lance_spark.search.ordering import ColumnOrdering as ColumnOrdering
 from lance_spark.search.query import Query as Query

@@ -64,7 +64,7 @@ LAYERS = [
     {"indexes", "search"},
     {"load", "upkeep", "views"},
     {"dml"},
-    {"integrity"},
+    {"integrity", "report"},
     {"table"},
     {"streaming"},
     {"sql"},

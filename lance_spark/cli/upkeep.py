@@ -11,6 +11,7 @@ from lance_spark.cli.output import make_console, print_done, print_json, print_r
 from lance_spark.cli.parameters import (
     FAILED,
     AsJson,
+    Checkpoints,
     Concurrency,
     Master,
     Repair,
@@ -22,11 +23,12 @@ from lance_spark.cli.parameters import (
     parse_pairs,
     parse_storage,
 )
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableNotFoundError
 from lance_spark.integrity import check as check_table
 from lance_spark.session.connect_server import serve
 from lance_spark.sql.indexes import build as build_index
-from lance_spark.table.connection import connect
+from lance_spark.table.connection import connect, open_table
 from lance_spark.table.table import Table
 
 
@@ -50,6 +52,24 @@ def tables(
         for name, size in zip(names, sizes, strict=True)
     ]
     print_rows(["table", "version", "rows", "fragments", "MB"], rows, nothing="no tables")
+
+
+@app.command()
+def report(
+    uri: Annotated[str, typer.Argument(metavar="TABLE|ROOT", help="Location of a table, or folder of tables")],
+    path: Annotated[str, typer.Option("--html", metavar="FILE", help="The page, such as report.html")],
+    checkpoints: Checkpoints = None,
+    storage: StorageOptions = None,
+) -> None:
+    """Writes a page about jobs, tables, columns and views. Starts no Spark."""
+    options = parse_storage(storage)
+    place = connect(uri, storage_options=options, checkpoint=checkpoints)
+    if DatasetRef.at(place.uri, options).exists() or not place.exists():
+        page = open_table(uri, storage_options=options, checkpoint=checkpoints).report()
+    else:
+        page = place.report()
+    page.save(path)
+    make_console().print(f"{path}: {page.text}", highlight=False, markup=False)
 
 
 @app.command()

@@ -53,6 +53,50 @@ _NAME = re.compile(r"(\d{20})\.(begun|done)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatestTransaction:
+    """The latest transaction of an application in a table.
+
+    Attributes:
+        digest: Digest of the application's id.
+        number: Number of the transaction.
+        is_committed: Whether the commit has ended.
+        version: Version of the commit; None without a version, or if the record is damaged.
+    """
+
+    digest: str
+    number: int
+    is_committed: bool
+    version: int | None
+
+
+def latest_transactions(ref: DatasetRef, most: int) -> list[LatestTransaction]:
+    """Returns the latest transaction of each of the first applications in a table or branch.
+
+    Raises:
+        OSError: The store refused.
+    """
+    objects = objects_beside(ref)
+    folders = [f"{APPS}/{digest}" for digest in objects.list_folders(APPS)[:most]]
+    return [transaction for folder in folders if (transaction := _read_latest(objects, folder)) is not None]
+
+
+def _read_latest(objects: LanceObjects, folder: str) -> LatestTransaction | None:
+    number, kind = max(_read_records(objects, folder), default=(-1, ""))
+    if number < 0:
+        return None
+    version = None
+    with contextlib.suppress(ValueError):  # without a version, or damaged
+        version = int(load_object(objects.get(f"{folder}/{number:020d}.done") or b"", {"version": int})["version"])
+    digest = folder.rpartition("/")[2]
+    return LatestTransaction(digest=digest, number=number, is_committed=kind == "done", version=version)
+
+
+def _read_records(objects: LanceObjects, folder: str) -> list[tuple[int, str]]:
+    names = (_NAME.fullmatch(name) for name in objects.list_names(folder))
+    return [(int(name[1]), name[2]) for name in names if name is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppLedger:
     """The records of one application in one table or branch. Runs on the driver."""
 
@@ -81,7 +125,7 @@ class AppLedger:
         Raises:
             CommitError: As :meth:`look`.
         """
-        records = self._read_records()
+        records = _read_records(self._objects, self._folder)
         pending = self._find_begun(head, records)
         if pending is not None:
             return pending
@@ -108,7 +152,7 @@ class AppLedger:
                 were cleaned up.
             TableUnwritableError: The store refused.
         """
-        return self._find_begun(head, self._read_records())
+        return self._find_begun(head, _read_records(self._objects, self._folder))
 
     def _find_begun(
         self, head: lance.LanceDataset | None, records: Sequence[tuple[int, str]]
@@ -162,7 +206,7 @@ class AppLedger:
         Raises:
             RepeatedTransactionError: The transaction, or a later transaction, was committed.
         """
-        number, records = self.transaction.version, self._read_records()
+        number, records = self.transaction.version, _read_records(self._objects, self._folder)
         if (number, "done") in records:
             raise pending.repeated(self.read_done(), self.ref.uri, is_recorded=True)
         if any(version > number for version, kind in records if kind == "done"):
@@ -243,10 +287,6 @@ class AppLedger:
     @property
     def _folder(self) -> str:
         return f"{APPS}/{hashlib.sha256(self.transaction.app_id.encode(errors='surrogatepass')).hexdigest()}"
-
-    def _read_records(self) -> list[tuple[int, str]]:
-        names = (_NAME.fullmatch(name) for name in self._objects.list_names(self._folder))
-        return [(int(name[1]), name[2]) for name in names if name is not None]
 
     def _read_begun(self) -> int:
         """Returns the version of the record `begun`, or 0, before all versions, if damaged."""

@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from lance_spark.errors import (
     LanceSparkError,
     TableNotFoundError,
 )
-from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
+from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord, progress_of
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
@@ -166,17 +167,23 @@ class JobHistory:
         rows, damaged = read_intact_rows(self.ref, JOBS, _filter_of(record.job_id))
         return bool(damaged) or record.staging_id in rows["staging_id"].to_pylist()
 
-    def beat(self, staging_id: str) -> None:
-        """Writes a heartbeat."""
-        self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps({"at": time.time()}).encode())
+    def beat(self, staging_id: str, progress: object = None) -> None:
+        """Writes a heartbeat with the counts of a running job, if its present result is given."""
+        values = {**progress_of(progress), "at": time.time()}
+        self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps(values).encode())
 
     @contextlib.contextmanager
-    def beating(self, staging_id: str) -> Iterator[None]:
-        """Writes heartbeats while the block runs, and deletes them afterwards."""
+    def beating(self, staging_id: str, progress: Callable[[], object]) -> Iterator[None]:
+        """Writes heartbeats while the block runs, and deletes them afterwards.
+
+        Args:
+            staging_id: Id of the job's files.
+            progress: Returns the present result of the job. Called in another thread.
+        """
 
         def beat() -> None:
             try:
-                self.beat(staging_id)
+                self.beat(staging_id, progress())
             except (OSError, LanceSparkError) as error:
                 _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
 
@@ -221,8 +228,9 @@ class JobHistory:
             newest = latest.get(record.job_id)
             if newest is None or _order(record) > _order(newest):
                 latest[record.job_id] = record
-        records = [self._with_life(record) for record in latest.values()]
-        return sorted(records, key=lambda record: record.launched_at, reverse=True)
+        running = [record for record in latest.values() if record.status not in ENDED]
+        latest |= {record.job_id: record for record in in_parallel(self._objects, self._with_life, running)}
+        return sorted(latest.values(), key=lambda record: record.launched_at, reverse=True)
 
     def _records(self, rows: pa.Table) -> Iterator[JobRecord]:
         for number in range(rows.num_rows):
@@ -255,7 +263,12 @@ class JobHistory:
         return records[0]
 
     def errors(
-        self, job_id: str | None = None, column: str | None = None, error_type: str | None = None
+        self,
+        job_id: str | None = None,
+        column: str | None = None,
+        error_type: str | None = None,
+        *,
+        most: int | None = None,
     ) -> list[ErrorRecord]:
         """Returns error records, oldest first. A task that ran twice leaves each record once.
 
@@ -263,6 +276,7 @@ class JobHistory:
             job_id: Only errors of this job.
             column: Only errors of this column.
             error_type: Only errors of this exception, by its name with or without its module.
+            most: Maximum number of stored records to read; by default all.
 
         Raises:
             DamagedFileError: A file or a row is damaged, and errors may be missing.
@@ -277,7 +291,7 @@ class JobHistory:
             )
         if column is not None:
             filters.append(f"array_has(columns, {quote_text(column)})")
-        rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None)
+        rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None, most=most)
         try:
             unique = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
         except _DAMAGE as error:
@@ -285,23 +299,26 @@ class JobHistory:
         return sorted(unique.values(), key=lambda record: (record.timestamp, record.row_address or 0))
 
     def _with_life(self, record: JobRecord) -> JobRecord:
-        if record.status in ENDED or self._is_alive(record):
+        """Returns the record of a job without an end, with the counts of its last heartbeat."""
+        record = self._with_progress(record)
+        if self._is_alive(record):
             return record
         return dataclasses.replace(record, status="DEAD", message=record.message or "its driver is gone")
 
-    def _is_alive(self, record: JobRecord) -> bool:
+    def _with_progress(self, record: JobRecord) -> JobRecord:
+        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
+        try:
+            values = load_object(payload or b"{}", {"at": (int, float)})
+            return record.with_progress(values, datetime.fromtimestamp(values["at"], UTC))
+        except (ValueError, OverflowError, OSError):  # no heartbeat, a damaged one, or no time of the calendar
+            return record
+
+    @staticmethod
+    def _is_alive(record: JobRecord) -> bool:
         process = record.driver
         if process.host == socket.gethostname():
             return is_running(process.pid) and _find_process_start(process.pid) == process.started
-        return time.time() - self._last_sign(record) < _DEAD_AFTER_S
-
-    def _last_sign(self, record: JobRecord) -> float:
-        """Returns the time of the job's last heartbeat, in seconds since the epoch."""
-        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
-        try:
-            return float(load_object(payload or b"{}", {"at": (int, float)})["at"])
-        except (ValueError, OverflowError):
-            return record.updated_at.timestamp()
+        return time.time() - record.updated_at.timestamp() < _DEAD_AFTER_S
 
 
 def _filter_of(job_id: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
 
@@ -292,8 +292,9 @@ class JobRecord(Displayable):
         completed_at: End of the job, or None.
         launched_by: User and machine.
         process: The driver's process, as JSON.
-        rows_selected: Rows selected for a value.
-        rows_computed: Rows for which the UDF was called.
+        rows_selected: Rows selected for a value; for a running or dead job an upper bound.
+        rows_computed: Rows for which the UDF was called. The counts of a running job are at most
+            some seconds old.
         rows_from_checkpoint: Rows with a value from an earlier run.
         rows_skipped: Rows skipped by a policy.
         rows_failed: Rows without a value.
@@ -307,6 +308,9 @@ class JobRecord(Displayable):
         batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
         rows_remaining: Rows that a further run computes, at most, after an early end.
         cost: Cost of the rows for the UDF, by its setting `cost`.
+        rows_carried: Rows whose value followed the row through a concurrent commit.
+        rows_recomputed: Rows computed again, because a concurrent commit changed their inputs.
+        rows_nulled: Rows left NULL for the same reason.
 
     Example:
         ```python
@@ -359,6 +363,9 @@ class JobRecord(Displayable):
     batch_rows: int | None = None
     rows_remaining: int = 0
     cost: float = 0.0
+    rows_carried: int = 0
+    rows_recomputed: int = 0
+    rows_nulled: int = 0
 
     @property
     def text(self) -> str:
@@ -386,6 +393,16 @@ class JobRecord(Displayable):
             "seconds": json.dumps(dict(self.seconds)),
         }
 
+    def with_progress(self, counts: Mapping[str, Any], moment: datetime) -> JobRecord:
+        """Returns the record of a running job with the counts of a heartbeat.
+
+        Raises:
+            ValueError: A count is damaged or forged.
+        """
+        present = {name: counts[name] for name in _PROGRESS if name in counts}
+        check_fields(present, dict.fromkeys(present, int))
+        return replace(self, updated_at=moment, **present)
+
     @property
     def driver(self) -> DriverProcess:
         """The process that runs the job, or ran the job."""
@@ -403,10 +420,15 @@ class JobRecord(Displayable):
         for name in ("columns", "input_columns", "versions"):
             values[name] = tuple(values[name] or ())
         values["seconds"] = load_object(values["seconds"] or "{}")
-        for name in ("rows_deduplicated", "rows_remaining", "cost"):
+        for name in _ADDED_COUNTS:
             values[name] = values[name] or 0
         _check_job(values)
         return JobRecord(**values)
+
+
+def progress_of(result: object) -> dict[str, int]:
+    """Returns the counts of a running job for its heartbeats."""
+    return {name: getattr(result, name) for name in _PROGRESS if hasattr(result, name)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,13 +463,22 @@ class DriverProcess:
 _PROCESS_NUMBERS = 1 << 31
 _TEXTS = ("job_id", "job_type", "status", "udf_name", "udf_version", "key", "staging_id", "launched_by", "process")
 _COUNTS = ("rows_selected", "rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "retries")
+_ADDED_COUNTS = ("rows_deduplicated", "rows_remaining", "cost", "rows_carried", "rows_recomputed", "rows_nulled")
+"""Counts that the history of an earlier release may lack."""
+
+_PROGRESS = (
+    *("rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "rows_carried", "rows_recomputed"),
+    *("fragments_done", "retries"),
+)
+"""Counts of a record that the heartbeats of a running job renew."""
+
 _JOB_KINDS: Kinds = {
     **dict.fromkeys(_TEXTS, str),
     **dict.fromkeys((*_COUNTS, "read_version", "fragments_total", "fragments_done"), int),
     **dict.fromkeys(("columns", "input_columns", "versions"), (list, type(None))),
     **dict.fromkeys(("launched_at", "updated_at"), datetime),
     "completed_at": (datetime, type(None)),
-    **dict.fromkeys(("rows_deduplicated", "batch_rows", "rows_remaining"), (int, type(None))),
+    **dict.fromkeys(("batch_rows", *(name for name in _ADDED_COUNTS if name != "cost")), (int, type(None))),
     "cost": (float, type(None)),
     **dict.fromkeys(("where", "message", "seconds"), (str, type(None))),
 }

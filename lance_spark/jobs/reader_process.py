@@ -114,7 +114,12 @@ _reader: ReaderProcess | None = None
 
 
 def read_in_child(
-    at: DatasetRef, schema: pa.Schema, filter: str | None, fragment_ids: list[int] | None = None
+    at: DatasetRef,
+    schema: pa.Schema,
+    filter: str | None,
+    fragment_ids: list[int] | None = None,
+    *,
+    most: int | None = None,
 ) -> tuple[pa.Table, list[DamagedFile]]:
     """Decodes rows in the child, as :func:`~lance_spark.jobs.table_files.decode_rows` does.
 
@@ -124,7 +129,7 @@ def read_in_child(
         ReaderEndedError: A file ended the child.
     """
     columns = base64.b64encode(schema.serialize()).decode()
-    payload = _call(at, "read", schema=columns, filter=filter, fragment_ids=fragment_ids)
+    payload = _call(at, "read", schema=columns, filter=filter, fragment_ids=fragment_ids, most=most)
     with pa.ipc.open_stream(payload) as reader:
         table = reader.read_all()
     table.validate(full=True)

@@ -51,7 +51,11 @@ class DamagedFile:
 
 
 def decode_rows(
-    at: DatasetRef, schema: pa.Schema, filter: str | None, fragment_ids: list[int] | None = None
+    at: DatasetRef,
+    schema: pa.Schema,
+    filter: str | None,
+    fragment_ids: list[int] | None = None,
+    most: int | None = None,
 ) -> tuple[pa.Table, list[DamagedFile]]:
     """Returns the rows that match a filter, and the files that cannot be decoded.
 
@@ -60,6 +64,7 @@ def decode_rows(
         schema: Columns to return. A column missing from the table is NULL.
         filter: Lance SQL, or None for all rows.
         fragment_ids: Fragments to decode, or None for all fragments.
+        most: Maximum number of rows, or None for all rows.
 
     Raises:
         TableNotFoundError: The table does not exist.
@@ -68,7 +73,7 @@ def decode_rows(
     dataset = at.open_latest()
     if fragment_ids is None:
         try:
-            return _select(dataset, schema, filter), []
+            return _select(dataset, schema, filter, most), []
         except UNREADABLE:
             pass
     parts, damaged = [schema.empty_table()], []
@@ -76,10 +81,10 @@ def decode_rows(
         if fragment_ids is not None and fragment.fragment_id not in fragment_ids:
             continue
         try:
-            parts.append(_select(fragment, schema, filter))
+            parts.append(_select(fragment, schema, filter, most))
         except UNREADABLE as error:
             damaged += [DamagedFile(path, plain(error)) for path in paths_of(fragment)]
-    return pa.concat_tables(parts), damaged
+    return pa.concat_tables(parts)[:most], damaged
 
 
 def delete_rows(at: DatasetRef, filter: str) -> None:
@@ -131,10 +136,12 @@ def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:
         yield deletions
 
 
-def _select(source: lance.LanceDataset | lance.LanceFragment, schema: pa.Schema, filter: str | None) -> pa.Table:
+def _select(
+    source: lance.LanceDataset | lance.LanceFragment, schema: pa.Schema, filter: str | None, most: int | None
+) -> pa.Table:
     with panics_as_errors():
         # Late materialization would read each small file twice: the filter's column first.
-        rows = source.to_table(filter=filter, late_materialization=False)
+        rows = source.to_table(filter=filter, limit=most, late_materialization=False)
     arrays = [
         rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema

@@ -113,6 +113,9 @@ _JOB_FIELDS: dict[str, pa.DataType] = {
     "batch_rows": _COUNT,
     "rows_remaining": _COUNT,
     "cost": pa.float64(),
+    "rows_carried": _COUNT,
+    "rows_recomputed": _COUNT,
+    "rows_nulled": _COUNT,
 }
 
 JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))
@@ -174,8 +177,10 @@ def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset) -> pa.Table:
     return rows.select([name for name in rows.column_names if name in dataset.schema.names])
 
 
-def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
+def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None, *, most: int | None = None) -> pa.Table:
     """Returns the rows that match a filter; no rows before the first append. Runs in any process.
+
+    `most` is a maximum number of rows; None returns all rows.
 
     A child process decodes the files: a damaged or forged file ends only the child.
 
@@ -184,7 +189,7 @@ def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) ->
         DamagedFileError: A file of the table is damaged, and rows may be missing.
         TableUnreadableError: The store refused.
     """
-    rows, damaged = read_intact_rows(ref, table, filter)
+    rows, damaged = read_intact_rows(ref, table, filter, most=most)
     if damaged:
         files = [os.path.normpath(f"{table.name}/{file.path}") for file in damaged]
         raise DamagedFileError(ref.uri, files, damaged[0].reason)
@@ -194,7 +199,7 @@ def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) ->
 
 
 def read_intact_rows(
-    ref: DatasetRef, table: SystemTable, filter: str | None = None
+    ref: DatasetRef, table: SystemTable, filter: str | None = None, *, most: int | None = None
 ) -> tuple[pa.Table, list[DamagedFile]]:
     """Returns the rows of readable files, and the damaged files. Runs in any process.
 
@@ -209,7 +214,7 @@ def read_intact_rows(
     if link is not None:
         return empty, [DamagedFile(os.path.relpath(link, at.uri), "a link is not followed")]
     try:
-        rows, damaged = _decode(at, table, filter)
+        rows, damaged = _decode(at, table, filter, most)
     except TableNotFoundError:
         return empty, []
     except TableUnreadableError as error:
@@ -220,21 +225,23 @@ def read_intact_rows(
     return rows, damaged
 
 
-def _decode(at: DatasetRef, table: SystemTable, filter: str | None) -> tuple[pa.Table, list[DamagedFile]]:
+def _decode(
+    at: DatasetRef, table: SystemTable, filter: str | None, most: int | None
+) -> tuple[pa.Table, list[DamagedFile]]:
     try:
-        return read_in_child(at, table.schema, filter)
+        return read_in_child(at, table.schema, filter, most=most)
     except ReaderEndedError:
         pass
     parts, damaged = [table.schema.empty_table()], []
     for fragment in at.open_latest().get_fragments():
         try:
-            rows, unreadable = read_in_child(at, table.schema, filter, [fragment.fragment_id])
+            rows, unreadable = read_in_child(at, table.schema, filter, [fragment.fragment_id], most=most)
         except ReaderEndedError as error:
             damaged += [DamagedFile(path, str(error)) for path in paths_of(fragment)]
         else:
             parts.append(rows)
             damaged += unreadable
-    return pa.concat_tables(parts), damaged
+    return pa.concat_tables(parts)[:most], damaged
 
 
 def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError, TableExistsError, UnsupportedOperationError, refusals_as_errors
+from lance_spark.errors import (
+    LanceSparkError,
+    OptionError,
+    TableExistsError,
+    UnsupportedOperationError,
+    refusals_as_errors,
+)
+from lance_spark.report.report import Report, ReportedTable, make_report
 from lance_spark.staging.table_folder import check_new_table
 
 if TYPE_CHECKING:
@@ -17,10 +26,12 @@ if TYPE_CHECKING:
 class TableContainer(ABC):
     """The methods of :class:`lance_spark.Connection` for all of its tables."""
 
+    uri: str
     storage_options: dict[str, str]
+    _spark: SparkSession | None
 
     @abstractmethod
-    def table_names(self) -> list[str]:
+    def table_names(self, *, namespace: Sequence[str] | None = None) -> list[str]:
         """Returns the sorted names of all tables."""
 
     @abstractmethod
@@ -28,7 +39,7 @@ class TableContainer(ABC):
         """Deletes a table."""
 
     @abstractmethod
-    def open_table(self, name: str) -> Table:
+    def open_table(self, name: str, *, namespace: Sequence[str] | None = None) -> Table:
         """Opens a table."""
 
     @abstractmethod
@@ -67,6 +78,43 @@ class TableContainer(ABC):
         """
         for name in self.table_names():
             self.drop_table(name)
+
+    def report(self, *, namespace: Sequence[str] | None = None) -> Report:
+        """Returns a page about the jobs and the tables of this connection.
+
+        Reads metadata and the histories of jobs. Starts no Spark session. The page has the first
+        100 tables and the latest 200 jobs. With an active session of Spark in this process, the
+        page also has its streaming queries.
+
+        Args:
+            namespace: As in :meth:`table_names`.
+
+        Raises:
+            OptionError: A folder has no namespaces.
+            NamespaceError: The namespace does not answer, or refuses.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            report = db.report()
+            report.save("report.html")
+            assert report.tables == 1
+            ```
+        """
+        names = self.table_names(namespace=namespace)
+        place = ".".join((self.uri, *(namespace or ())))
+        spark = self._spark or SparkSession.getActiveSession()
+        tables = (self._reported_table(name, namespace) for name in names)
+        return make_report(place, tables, total=len(names), spark=spark)
+
+    def _reported_table(self, name: str, namespace: Sequence[str] | None) -> ReportedTable:
+        try:
+            return self.open_table(name, namespace=namespace)._reported()  # noqa: SLF001 - of the same facade
+        except LanceSparkError as error:
+            return ReportedTable(name=name, uri=name, problem=str(error))
 
     def clone_table(
         self,

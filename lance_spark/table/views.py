@@ -6,13 +6,13 @@ from lance_spark.arguments import takes
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
-from lance_spark.table.versions import TableVersions
+from lance_spark.table.reports import TableReports
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.request import RefreshRequest
 
 
-class TableViews(TableVersions):
+class TableViews(TableReports):
     """The methods of :class:`lance_spark.Table` for materialized views."""
 
     @takes(RefreshRequest)

@@ -64,7 +64,7 @@ def noted(
     status: Status = "FAILED"
     message: str | None = None
     try:
-        with history.beating(record.staging_id):
+        with history.beating(record.staging_id, done):
             yield await_start
         status = "DONE"
     except BaseException as error:

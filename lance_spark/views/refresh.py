@@ -181,7 +181,7 @@ class RefreshJob:
         status: Status = "FAILED"
         message: str | None = None
         try:
-            with self._history.beating(self._staging.job_id):
+            with self._history.beating(self._staging.job_id, self.snapshot):
                 self._bring_rows_up_to_date()
                 self._await_start()
                 self._fill()

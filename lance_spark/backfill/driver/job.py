@@ -87,7 +87,8 @@ class BackfillJob:
             policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
         )
         self._in_flight = InFlightRows(spec)
-        self._record = RecordWriter(spec, prepared.definition.job_type, is_saved=request.enable_job_tracker_saves)
+        is_saved = request.enable_job_tracker_saves
+        self._record = RecordWriter(spec, prepared.definition.job_type, self.snapshot, is_saved=is_saved)
         self._fragments: tuple[int, ...] = ()
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
@@ -163,11 +164,12 @@ class BackfillJob:
         tag: str | None = None
         spec.staging.open_job()
         try:
-            self._record.begin(self._result("RUNNING"))
+            rows = sum(plan.rows_to_do for plan in work)
+            self._record.begin(replace(self._result("RUNNING"), rows_selected=rows))
             self._make_environment(spec)
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
-            self._progress.start(sum(plan.rows_to_do for plan in work), len(work))
+            self._progress.start(rows, len(work))
             self._follow_ups = FollowUps(self._prepared, self._commits.history, window)
             with granting(spec, self._prepared.definition.rate_limit):
                 self._run_round(self._prepared)

@@ -24,8 +24,11 @@ _LOG = logging.getLogger(__name__)
 class RecordWriter:
     """Writes the start, the heartbeats and the end of a job into the history of its table."""
 
-    def __init__(self, spec: BackfillSpec, job_type: str, *, is_saved: bool) -> None:
+    def __init__(
+        self, spec: BackfillSpec, job_type: str, progress: Callable[[], BackfillJobResult], *, is_saved: bool
+    ) -> None:
         self._spec = spec
+        self._progress = progress
         self._job_type = job_type
         self._is_saved = is_saved
         self._history = JobHistory(spec.snapshot)
@@ -86,7 +89,8 @@ class RecordWriter:
         current_s = time.monotonic()
         if self._is_saved and current_s - self._last_beat >= HEARTBEAT_S:
             self._last_beat = current_s
-            self.warn_if_it_fails(functools.partial(self._history.beat, self._spec.staging.job_id))
+            beat = functools.partial(self._history.beat, self._spec.staging.job_id, self._progress())
+            self.warn_if_it_fails(beat)
 
     def end(self, result: BackfillJobResult, message: str | None) -> None:
         """Writes the end of the job, and removes the heartbeats.

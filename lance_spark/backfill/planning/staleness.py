@@ -21,6 +21,10 @@ MAX_COMPARED_BYTES = 1 << 30
 """Maximum bytes of input that the driver compares. Beyond this limit all rows of a changed fragment
 count."""
 
+QUICK_FRAGMENTS = 50
+QUICK_BYTES = 64 << 20
+"""The same limits for an overview of all columns."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleCount:
@@ -35,12 +39,14 @@ class StaleCount:
     current: frozenset[int] = frozenset()
 
 
-def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
+def count_stale(
+    prepared: PreparedBackfill, *, with_nulls: bool, but_selected: bool = False, is_quick: bool = False
+) -> StaleCount:
     """Counts the rows of the window with an outdated value.
 
-    The count is exact for up to 1,000 suspect fragments with 20 M rows and 1 GiB of inputs. Beyond
-    these limits every suspect row counts. `with_nulls` also counts rows computed as NULL.
-    `but_selected` skips the rows that the backfill selects.
+    The count is exact for up to 1,000 suspect fragments with 20 M rows and 1 GiB of inputs, or with
+    `is_quick` 50 fragments and 64 MiB. Beyond these limits every suspect row counts. `with_nulls`
+    also counts rows computed as NULL. `but_selected` skips the rows that the backfill selects.
 
     Raises:
         FilterError: The filter fails on a value.
@@ -52,7 +58,7 @@ def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: b
     suspects = [plan for plan in prepared.plans if _is_suspect(prepared, plan)]
     if not suspects:
         return StaleCount()
-    if not _are_comparable(suspects):
+    if not _are_comparable(suspects, is_quick=is_quick):
         most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
     context = RoundContext(spec)
@@ -68,8 +74,11 @@ def count_stale(prepared: PreparedBackfill, *, with_nulls: bool, but_selected: b
     )
 
 
-def _are_comparable(suspects: Sequence[FragmentPlan]) -> bool:
-    return countable(suspects) and sum(plan.input_bytes for plan in suspects) <= MAX_COMPARED_BYTES
+def _are_comparable(suspects: Sequence[FragmentPlan], *, is_quick: bool) -> bool:
+    if is_quick and len(suspects) > QUICK_FRAGMENTS:
+        return False
+    most_bytes = QUICK_BYTES if is_quick else MAX_COMPARED_BYTES
+    return countable(suspects) and sum(plan.input_bytes for plan in suspects) <= most_bytes
 
 
 def _is_suspect(prepared: PreparedBackfill, plan: FragmentPlan) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
+from lance_spark.backfill.driver import record_writer
 from lance_spark.jobs.model import Status
 from tests.support.drivers import driver
 from tests.support.faults import (
@@ -85,13 +86,19 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
 @pytest.mark.parametrize(
     "task_size", [40, pytest.param(120, marks=pytest.mark.long)], ids=["a task per fragment", "one task"]
 )
-def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: Lab, task_size: int):
+def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(
+    lab: Lab, task_size: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(record_writer, "HEARTBEAT_S", 0.1)
     table = lab.table()
     lab.order({95: "wait"})
     job = start(table, task_size=task_size, commit_granularity=None)
     eventually(lambda: lab.waits_at(95))
     # Tasks report their progress ten times a second here.
     eventually(lambda: job.progress().rows_selected == 80)
+    # Other processes see the progress in the history.
+    eventually(lambda: table.get_job(job.job_id).rows_computed >= 80)
+    assert (table.get_job(job.job_id).status, table.get_job(job.job_id).rows_selected) == ("RUNNING", 120)
     began = time.monotonic()
     job.cancel()
     assert time.monotonic() - began < 5, "it returns at once"

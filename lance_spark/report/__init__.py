@@ -1,0 +1,1 @@
+"""The report: jobs and tables on one page of HTML."""

@@ -1,0 +1,73 @@
+"""Progress of running jobs in the history: other processes read the counts of heartbeats."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from lance_spark.dataset import DatasetRef
+from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.tables import JOBS
+from tests.support.records import job_record
+
+OTHER = json.dumps({"host": f"not-{socket.gethostname()}", "pid": 1, "started": "0"})
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> JobHistory:
+    db = lance_spark.connect(str(tmp_path))
+    return JobHistory(DatasetRef.at(db.create_table("t", [{"id": 1}]).uri))
+
+
+def begin(history: JobHistory, **changes: Any) -> str:
+    """Records the start of a job long ago, and returns the id of its files."""
+    began = datetime.now(UTC) - timedelta(hours=1)
+    job = job_record("a", status="RUNNING", launched_at=began, updated_at=began, rows_selected=100, **changes)
+    history.save(job)
+    return job.staging_id
+
+
+@pytest.mark.parametrize("process", [{}, {"process": OTHER}], ids=["this machine", "another machine"])
+def test_a_heartbeat_renews_the_counts_of_a_running_job(history: JobHistory, process: dict[str, str]):
+    history.beat(begin(history, **process), SimpleNamespace(rows_computed=40, fragments_done=2, rows_carried=3))
+    (job,) = history.jobs()
+    assert (job.status, job.rows_selected, job.rows_computed, job.fragments_done) == ("RUNNING", 100, 40, 2)
+    assert (job.rows_carried, job.rows_skipped) == (3, 0)
+    assert datetime.now(UTC) - job.updated_at < timedelta(minutes=5)
+
+
+def test_a_dead_job_keeps_the_counts_of_its_last_heartbeat(history: JobHistory, tmp_path: Path):
+    staging_id = begin(history, process=OTHER)
+    history.beat(staging_id, SimpleNamespace(rows_computed=40))
+    file = Path(history.ref.uri) / "_lance_spark/jobs" / staging_id / "heartbeat"
+    file.write_text(json.dumps({"rows_computed": 40, "at": 1.0}))
+    (job,) = history.jobs()
+    assert (job.status, job.rows_computed) == ("DEAD", 40)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"at": 1e300}', '{"at": 1, "rows_computed": "many"}', '{"at": "x"}', "{"])
+def test_a_forged_heartbeat_changes_no_count(history: JobHistory, text: str):
+    staging_id = begin(history)
+    history.beat(staging_id)
+    (Path(history.ref.uri) / "_lance_spark/jobs" / staging_id / "heartbeat").write_text(text)
+    (job,) = history.jobs()
+    assert (job.status, job.rows_computed) == ("RUNNING", 0)
+
+
+def test_a_history_of_an_earlier_release_has_no_counts_of_concurrent_commits(history: JobHistory):
+    added = ("rows_carried", "rows_recomputed", "rows_nulled")
+    old = pa.schema([field for field in JOBS.schema if field.name not in added])
+    rows = pa.Table.from_pylist([job_record("old").to_row()], schema=JOBS.schema).select(old.names)
+    lance.write_dataset(rows, f"{history.ref.uri}/{JOBS.name}")
+    history.save(job_record("new", rows_carried=5))
+    jobs = {job.job_id: job.rows_carried for job in history.jobs()}
+    assert jobs == {"old": 0, "new": 0}
