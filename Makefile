@@ -12,7 +12,7 @@ JAR := lance_spark/lance-spark.jar
 # Releases of PySpark, and the folders of tests that depend on the release most.
 RELEASES ?= 4.1 4.2 4.3
 RELEASE_TESTS := $(addprefix tests/lance_spark/,pushdown read write sql)
-TABLE_API_TESTS := $(addprefix tests/lance_spark/,table versions backfill conflicts load views dml upkeep indexes search)
+TABLE_API_TESTS := $(addprefix tests/lance_spark/,agent table versions backfill conflicts load views dml upkeep indexes search)
 
 # Another Spark, or another environment's packages, would be mixed into this one.
 unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHONPATH PYTHONHOME VIRTUAL_ENV

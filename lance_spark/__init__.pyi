@@ -1,5 +1,8 @@
 """The public names and their modules. `__init__.py` imports a module when a program asks for it."""
 
+from lance_spark.agent.agent import Agent as Agent
+from lance_spark.agent.plan import AgentPlan as AgentPlan
+from lance_spark.agent.plan import AgentStep as AgentStep
 from lance_spark.backfill.cleanup import cleanup as cleanup
 from lance_spark.backfill.planning.cost_model import BackfillEstimate as BackfillEstimate
 from lance_spark.backfill.planning.explain import BackfillPlan as BackfillPlan

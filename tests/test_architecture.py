@@ -63,6 +63,7 @@ LAYERS = [
     {"backfill"},
     {"indexes", "search"},
     {"load", "upkeep", "views"},
+    {"agent"},
     {"dml"},
     {"integrity", "report"},
     {"table"},

@@ -18,7 +18,7 @@ PAGE = TESTS.parent / "docs" / "guarantees.md"
 GUARANTEES = re.findall(r"^\| ([A-Z]\d\d) \| ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 
-LONG_GUARANTEES = {"F09", "L04", "T41", "T42", "U09", "V11"}
+LONG_GUARANTEES = {"F09", "L04", "T41", "T42", "U09", "V11", "W05"}
 """Guarantees that only `make test-long` shows: kills of processes, loads in several parts, and jobs at once."""
 
 

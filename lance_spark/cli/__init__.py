@@ -16,13 +16,13 @@ from typing import Annotated, NoReturn
 import typer
 from pyspark.errors import PySparkException
 
-from lance_spark.cli import history, jobs, upkeep
+from lance_spark.cli import agent, history, jobs, upkeep
 from lance_spark.cli.output import join_lines, make_console
 from lance_spark.cli.parameters import FAILED, MISUSED, app
 from lance_spark.errors import FilterError, LanceSparkError, OptionError
 from udf_runtime.errors import UdfRuntimeError
 
-__all__ = ["app", "history", "jobs", "main", "upkeep"]
+__all__ = ["agent", "app", "history", "jobs", "main", "upkeep"]
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

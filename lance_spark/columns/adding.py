@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -34,10 +34,19 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """A UDF and its output columns: pairs of output field (empty: all) and column."""
+    """A UDF and its output columns: pairs of output field (empty: all) and column.
+
+    An agent keeps the columns up to date if `auto_backfill` is true.
+    """
 
     udf: UDF
     columns: tuple[tuple[str, str], ...]
+    auto_backfill: bool = False
+
+    @staticmethod
+    def of(udf: UDF, columns: Iterable[tuple[str, str]]) -> Computed:
+        """Returns the columns of a UDF, with its own choice of `auto_backfill`."""
+        return Computed(udf=udf, columns=tuple(columns), auto_backfill=udf.auto_backfill)
 
     def settle(
         self, ref: DatasetRef, schema: pa.Schema, default: Manifest | None, time_zone: Callable[[], str]
@@ -62,6 +71,7 @@ def add_columns(
     ref: DatasetRef,
     transforms: object,
     *,
+    auto_backfill: bool | None = None,
     manifest: Manifest | None = None,
     time_zone: Callable[[], str] = session_time_zone,
 ) -> int:
@@ -73,6 +83,7 @@ def add_columns(
     Args:
         ref: The table.
         transforms: Any of the five forms documented at :meth:`lance_spark.Table.add_columns`.
+        auto_backfill: Whether an agent keeps the columns up to date; None asks their UDFs.
         manifest: The environment of UDFs without an environment.
         time_zone: Returns the time zone of the session, for UDFs of PySpark.
 
@@ -86,11 +97,15 @@ def add_columns(
         UserWarning: Types of inputs cannot be checked.
     """
     schema = _null_columns(transforms)
+    sql, computed = ({}, []) if schema is not None else parse_transforms(transforms)
+    if auto_backfill:
+        _refuse_without_udf(ref, sql if schema is None else schema.names)
     if schema is not None:
         return _add_schema(ref, schema)
-    sql, computed = parse_transforms(transforms)
     dataset = ref.open_latest()
     computed = [column_group.settle(ref, dataset.schema, manifest, time_zone) for column_group in computed]
+    if auto_backfill is not None:
+        computed = [dataclasses.replace(group, auto_backfill=auto_backfill) for group in computed]
     _check(dataset, sql, computed)
     for column_group in computed:
         store_udf(column_group.udf, ref)
@@ -110,6 +125,19 @@ def add_columns(
             change_schema(ref, lambda head: drop_operation(head, list(sql)))
         raise
     return version
+
+
+def _refuse_without_udf(ref: DatasetRef, names: Iterable[str]) -> None:
+    """Refuses columns without a UDF, which no job keeps up to date.
+
+    Raises:
+        RegistrationError: A column has no UDF.
+    """
+    for name in names:
+        raise RegistrationError(
+            f"auto_backfill=True is for columns of UDFs, and column {name!r} has none. Table: {ref.uri}. Nothing was "
+            "added. Add the column in a call without auto_backfill."
+        )
 
 
 def _null_columns(transforms: object) -> pa.Schema | None:
@@ -146,7 +174,7 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
         RegistrationError: `transforms` has none of the forms.
     """
     if isinstance(transforms, UnpackedUDF):
-        return {}, [Computed(udf=transforms.udf, columns=tuple(transforms.output_columns))]
+        return {}, [Computed.of(transforms.udf, transforms.output_columns)]
     if not isinstance(transforms, Mapping):
         udf = to_udf(transforms)
         if udf is None:
@@ -156,7 +184,7 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
                 f"UDF {udf.name!r} makes one column, and add_columns got no name for the column. Give "
                 f"{{'name': {udf.name}}}. Only a UDF that returns Columns[T] needs no name."
             )
-        return {}, [Computed(udf=udf, columns=tuple(UnpackedUDF(udf).output_columns))]
+        return {}, [Computed.of(udf, UnpackedUDF(udf).output_columns)]
     if not transforms:
         raise RegistrationError(f"add_columns got no column to add. Give {_FORMS}.")
     sql: dict[str, str] = {}
@@ -167,7 +195,7 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
         if isinstance(value, str):
             sql[name] = value
         else:
-            computed.append(Computed(udf=_to_column_udf(name, value), columns=(("", name),)))
+            computed.append(Computed.of(_to_column_udf(name, value), [("", name)]))
     return sql, computed
 
 
@@ -242,7 +270,8 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
     fields = []
     for column_group, token in zip(computed, tokens, strict=True):
         inputs = check_udf(head, column_group.udf, column_group.columns, warn=False)
-        binding = dataclasses.replace(Binding.of(column_group.udf, inputs, column_group.columns), bound_at=head.version)
+        bound = Binding.of(column_group.udf, inputs, column_group.columns)
+        binding = dataclasses.replace(bound, bound_at=head.version, auto_backfill=column_group.auto_backfill)
         for (output, _), field in zip(
             column_group.columns, new_fields(head, column_group.udf, column_group.columns), strict=True
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
-_OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
+_OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate", "auto_backfill"})
 _UNBINDING_KEYS = frozenset({"path", "drop_udf"})
+_AUTOMATION_KEYS = frozenset({"path", "auto_backfill"})
 
 
 def alter_columns(
@@ -101,13 +102,18 @@ def _apply(
         return cast_column(ref, alteration, spark=spark)
     if alteration.get("drop_udf"):
         return change_schema(ref, lambda head: _unbind(head, column)).version
+    auto_backfill = cast("bool | None", alteration.get("auto_backfill"))
+    if udf is None and auto_backfill is not None:
+        is_kept = auto_backfill
+        return change_schema(ref, lambda head: _set_auto_backfill(head, column, is_kept)).version
     if udf is None:
         return _alter_in_place(ref, dataset, alteration).version
     if alteration.get("recreate"):
+        auto_backfill = _choose_automation(_intact_binding(dataset, column), udf, auto_backfill)
         change_schema(ref, lambda head: drop_operation(head, [column]))
-        return add_columns(ref, {column: udf})
+        return add_columns(ref, {column: udf}, auto_backfill=auto_backfill)
     store_udf(udf, ref)
-    return change_schema(ref, lambda head: _rebind(head, column, udf)).version
+    return change_schema(ref, lambda head: _rebind(head, column, udf, auto_backfill)).version
 
 
 def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> int:
@@ -143,6 +149,10 @@ def _check(
 ) -> UDF | None:
     """Checks an alteration, and returns its UDF, or None."""
     path = _check_form(alteration)
+    if "auto_backfill" in alteration:
+        _check_automation(dataset, path, alteration)
+    if alteration.keys() == _AUTOMATION_KEYS:
+        return None
     if "drop_udf" in alteration:
         _check_unbinding(dataset, path, alteration["drop_udf"])
         return None
@@ -167,12 +177,14 @@ def _check_form(alteration: Mapping[str, object]) -> str:
         raise RegistrationError(
             f"alter_columns requires path, the name of a column. Alteration: {dict(alteration)!r}. Add the path."
         )
-    allowed = _OUR_KEYS if "udf" in alteration else _UNBINDING_KEYS if "drop_udf" in alteration else _LANCE_KEYS
+    forms = (("udf", _OUR_KEYS), ("drop_udf", _UNBINDING_KEYS), ("auto_backfill", _AUTOMATION_KEYS))
+    allowed = next((keys for key, keys in forms if key in alteration), _LANCE_KEYS)
     unknown = sorted(set(alteration) - allowed)
     if unknown:
         raise RegistrationError(
             f"alter_columns cannot alter {', '.join(map(repr, unknown))}. Column: {path!r}. Give path with udf (and "
-            "input_columns, recreate), with name, nullable, data_type, or with drop_udf."
+            "input_columns, recreate, auto_backfill), with name, nullable, data_type, with drop_udf, or with "
+            "auto_backfill."
         )
     return path
 
@@ -215,10 +227,7 @@ def _check_udf(dataset: lance.LanceDataset, path: str, udf: UDF, *, recreate: bo
 
 def _settle_version(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
     """Returns the UDF as stored; an unchanged UDF keeps the column's UDF version."""
-    try:
-        binding = binding_of(dataset, column)
-    except StoredUdfError:  # damaged: the new UDF is the remedy
-        binding = None
+    binding = _intact_binding(dataset, column)
     return (udf if binding is None else binding.keep_version(udf)).pickle_once()
 
 
@@ -232,8 +241,25 @@ def _check_unbinding(dataset: lance.LanceDataset, path: str, drop: object) -> No
         )
 
 
+def _check_automation(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
+    """Checks the value of `auto_backfill`, and the UDF of the column unless the column gets one."""
+    value = alteration["auto_backfill"]
+    if not isinstance(value, bool):
+        raise RegistrationError(
+            f"auto_backfill is {value!r}. Column {path!r} of {dataset.uri} was not changed. Pass True or False."
+        )
+    if "udf" in alteration:
+        return
+    binding = binding_of(dataset, path)
+    if binding is None or binding.of_source:
+        way = (
+            "has no UDF" if binding is None else "belongs to the query of a view, which alter_view(auto_refresh=) sets"
+        )
+        raise RegistrationError(f"Column {path!r} of {dataset.uri} {way}. Nothing was changed. Name another column.")
+
+
 def _only_renames(alteration: Mapping[str, object]) -> bool:
-    return alteration.keys().isdisjoint({"udf", "data_type", "drop_udf"})
+    return alteration.keys().isdisjoint({"udf", "data_type", "drop_udf", "auto_backfill"})
 
 
 def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
@@ -308,19 +334,51 @@ def _quote_path(head: lance.LanceDataset, path: str) -> str:
 
 def _unbind(head: lance.LanceDataset, column: str) -> LanceOperation.BaseOperation:
     """Returns the operation that removes the UDF of a column and of its siblings."""
-    metadata = {field.name: field.metadata or {} for field in head.schema}
-    token = metadata[column].get(TOKEN_KEY)
-    siblings = [name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token]
-    group = {column, *siblings}
+    group = _find_group(head, column)
     return set_field_metadata(head, {name: {BINDING_KEY: None, OUTPUT_KEY: None} for name in group})
 
 
-def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> LanceOperation.BaseOperation:
-    """Returns the operation that replaces the UDF of a column."""
+def _find_group(head: lance.LanceDataset, column: str) -> set[str]:
+    """Returns the names of a column and of its siblings."""
+    metadata = {field.name: field.metadata or {} for field in head.schema}
+    token = metadata[column].get(TOKEN_KEY)
+    return {column, *(name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token)}
+
+
+def _set_auto_backfill(head: lance.LanceDataset, column: str, value: bool) -> LanceOperation.BaseOperation | None:
+    """Returns the operation that sets `auto_backfill` of a column and of its siblings."""
+    updates: dict[str, dict[str, str | None]] = {}
+    for name in _find_group(head, column) if column in head.schema.names else [column]:
+        binding = binding_of(head, name)
+        if binding is None:
+            raise RegistrationError(
+                f"A concurrent writer removed the UDF of column {name!r} of {head.uri}. Nothing was changed."
+            )
+        if binding.auto_backfill != value:
+            updates[name] = {BINDING_KEY: dataclasses.replace(binding, auto_backfill=value).to_json()}
+    return set_field_metadata(head, updates) if updates else None
+
+
+def _intact_binding(head: lance.LanceDataset, column: str) -> Binding | None:
+    """Returns the binding of a column; None for a damaged binding, whose remedy is a new UDF."""
     try:
-        before = binding_of(head, column)
-    except StoredUdfError:  # damaged: the new UDF is the remedy
-        before = None
+        return binding_of(head, column)
+    except StoredUdfError:
+        return None
+
+
+def _choose_automation(before: Binding | None, udf: UDF, choice: bool | None) -> bool:
+    """Returns `auto_backfill` of a column with a new UDF. By default it stays."""
+    if choice is not None:
+        return choice
+    return udf.auto_backfill or (before is not None and before.auto_backfill)
+
+
+def _rebind(
+    head: lance.LanceDataset, column: str, udf: UDF, auto_backfill: bool | None
+) -> LanceOperation.BaseOperation:
+    """Returns the operation that replaces the UDF of a column."""
+    before = _intact_binding(head, column)
     dtype = value_type(head.schema.field(column))
     if dtype != udf.data_type:
         raise RegistrationError(
@@ -331,7 +389,8 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> LanceOperation.B
     # Existing values, of another UDF or written manually, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1
     bound = Binding.of(udf, inputs, (("", column),))
-    binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version)
+    auto_backfill = _choose_automation(before, udf, auto_backfill)
+    binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version, auto_backfill=auto_backfill)
     updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
     if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
         updates[TOKEN_KEY.decode()] = uuid.uuid4().hex

@@ -6,6 +6,7 @@ bindings never unpickle.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -63,6 +64,7 @@ class Binding:
         bound_at: Version of the table at registration.
         of_source: Whether the inputs are columns of a view's source rather than of the table.
             `bound_at` is then a version of the source.
+        auto_backfill: Whether an agent keeps the columns up to date.
     """
 
     udf_name: str
@@ -78,6 +80,7 @@ class Binding:
     redefined: int = 0
     bound_at: int = 0
     of_source: bool = False
+    auto_backfill: bool = False
 
     @property
     def environment(self) -> str | None:
@@ -156,7 +159,11 @@ def _check_consistency(binding: Binding) -> Binding:
     Raises:
         ValueError: The fields contradict each other.
     """
-    optional: Kinds = {"task_size": (int, type(None)), "redefined": int, "bound_at": int, "of_source": bool}
+    optional: Kinds = {
+        "task_size": (int, type(None)),
+        **dict.fromkeys(("redefined", "bound_at"), int),
+        **dict.fromkeys(("of_source", "auto_backfill"), bool),
+    }
     check_fields({name: getattr(binding, name) for name in optional}, optional)
     if binding.kind.upper() not in Kind.__members__:
         raise ValueError(f"{binding.kind!r} is no kind of UDF")
@@ -195,6 +202,25 @@ def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
         return None
     binding = Binding.from_json(text.decode(), column)
     return dataclasses.replace(binding, columns=_resolve_columns(dataset, column, binding))
+
+
+def find_auto_backfilled(dataset: lance.LanceDataset) -> dict[tuple[str, ...], Binding]:
+    """Returns the bindings of columns that an agent keeps up to date, by a UDF's columns.
+
+    Columns with a damaged binding are left out.
+    """
+    groups: dict[bytes, tuple[list[str], Binding]] = {}
+    for field in dataset.schema:
+        metadata = field.metadata or {}
+        text = metadata.get(BINDING_KEY.encode())
+        if text is None:
+            continue
+        with contextlib.suppress(StoredUdfError, UnicodeDecodeError):
+            binding = Binding.from_json(text.decode(), field.name)
+            if binding.auto_backfill:
+                token = metadata.get(TOKEN_KEY, field.name.encode())
+                groups.setdefault(token, ([], binding))[0].append(field.name)
+    return {tuple(names): binding for names, binding in groups.values()}
 
 
 def _resolve_columns(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:

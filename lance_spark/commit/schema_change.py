@@ -134,6 +134,13 @@ def set_config(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation
     return LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(dict(values), replace=False))
 
 
+def set_schema_metadata(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation:
+    """Returns the operation to set keys of the schema's metadata; None removes a key."""
+    from lance import LanceOperation
+
+    return LanceOperation.UpdateConfig(schema_metadata_updates=LanceOperation.UpdateMap(dict(values), replace=False))
+
+
 def set_field_metadata(
     head: lance.LanceDataset, values: Mapping[str, Mapping[str, str | None]]
 ) -> LanceOperation.BaseOperation:

@@ -29,7 +29,7 @@ from lance_spark.errors import (
     LanceSparkError,
     TableNotFoundError,
 )
-from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord, progress_of
+from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord, progress_of
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
@@ -315,10 +315,15 @@ class JobHistory:
 
     @staticmethod
     def _is_alive(record: JobRecord) -> bool:
-        process = record.driver
-        if process.host == socket.gethostname():
-            return is_running(process.pid) and _find_process_start(process.pid) == process.started
+        if record.driver.host == socket.gethostname():
+            return not is_gone(record.driver)
         return time.time() - record.updated_at.timestamp() < _DEAD_AFTER_S
+
+
+def is_gone(process: DriverProcess) -> bool:
+    """Tells whether a process of this machine has ended. Of another machine, nothing is known."""
+    is_here = process.host == socket.gethostname()
+    return is_here and not (is_running(process.pid) and _find_process_start(process.pid) == process.started)
 
 
 def _filter_of(job_id: str | None) -> str | None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lance_spark.commit.commit_loop import CommitPolicy
-from lance_spark.commit.schema_change import change_schema, open_or_create
+from lance_spark.commit.schema_change import change_schema, open_or_create, set_config
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import (
     CommitError,
@@ -169,6 +169,33 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         append = MergingAppend(at, rows)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % KEPT_VERSIONS == 0:
+        _change(at, "compact")
+
+
+def change_config(
+    ref: DatasetRef, table: SystemTable, change: Callable[[lance.LanceDataset], Mapping[str, str] | None]
+) -> None:
+    """Sets keys in the configuration of a table, and creates a missing table. Runs in any process.
+
+    Args:
+        ref: The table of the data.
+        table: The table next to the data.
+        change: Returns the keys for the latest version, or None. Every round calls it again.
+
+    Raises:
+        TableUnwritableError: The store refused, or a link is in the way.
+    """
+    at = table_ref(ref, table)
+    refuse_links(at)
+
+    def operation(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation | None:
+        values = change(head)
+        return None if values is None else set_config(values)
+
+    with _commit_errors_as_unwritable(at.uri):
+        dataset = open_or_create(at, table.schema, _POLICY)
+        landed = change_schema(at, operation, _POLICY, head=dataset)
+    if landed.version > dataset.version and landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
 
 

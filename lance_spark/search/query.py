@@ -51,7 +51,7 @@ Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | _
 class ViewMaker(Protocol[_Table_co]):
     """Creates materialized views, as :class:`lance_spark.Connection` does."""
 
-    def create_materialized_view(self, name: str, query: Query) -> _Table_co:
+    def create_materialized_view(self, name: str, query: Query, *, auto_refresh: bool = False) -> _Table_co:
         """Creates a materialized view."""
 
 
@@ -455,8 +455,10 @@ class Query:
 
     # Materialized views
 
-    def create_materialized_view(self, db: ViewMaker[_Table_co], name: str) -> _Table_co:
+    def create_materialized_view(self, db: ViewMaker[_Table_co], name: str, *, auto_refresh: bool = False) -> _Table_co:
         """Creates a materialized view: `db.create_materialized_view(name, query)`.
+
+        An agent refreshes a view with `auto_refresh`.
 
         Example:
             ```python
@@ -467,7 +469,7 @@ class Query:
             view = query.create_materialized_view(db, "in_stock")
             ```
         """
-        return db.create_materialized_view(name, self)
+        return db.create_materialized_view(name, self, auto_refresh=auto_refresh)
 
     def check_view(self) -> None:
         """Checks that a materialized view can follow this query.

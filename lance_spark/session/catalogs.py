@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.jvm.gateway import is_classic
 from lance_spark.jvm.jar import load
 from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options import STORAGE_PREFIX
@@ -131,6 +132,23 @@ def trusted_options(name: str, origins: Origins) -> dict[str, str]:
             problem=f"shows the value of {setting_of(name, min(origins['shown']))} to every user",
         )
     return options
+
+
+def allows_stored_code(spark: SparkSession, folder: str) -> bool:
+    """Tells whether the application has a catalog in a folder that lets SQL run stored UDFs.
+
+    Reads only the application's `SparkConf`, because any SQL user can `SET` settings of a session.
+    A session of Spark Connect has no such configuration.
+    """
+    if not is_classic(spark):
+        return False
+    settings = dict(spark.sparkContext.getConf().getAll())
+    names = [key.split(".")[3] for key, value in settings.items() if value == CATALOG and key.count(".") == 3]
+    return any(
+        settings.get(setting_of(name, ALLOW_STORED_CODE)) == "true"
+        and normalize_uri(settings.get(setting_of(name, ROOT), "/")) == folder
+        for name in names
+    )
 
 
 def redaction_with_storage(pattern: str | None) -> str:

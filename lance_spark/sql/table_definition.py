@@ -23,7 +23,10 @@ from lance_spark.types.schemas import COMMENT, RAW_TYPE, as_declared
 if TYPE_CHECKING:
     import lance
 
-_RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
+_RESERVED = (
+    *("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns"),
+    *("auto-backfill-columns", "auto-refresh"),
+)
 _PRIVATE = "lance-spark."
 _FILE_FORMAT = "file_format_version"
 """Name of `data_storage_version` in other connectors."""

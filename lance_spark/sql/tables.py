@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructType
 
+from lance_spark.columns.binding import find_auto_backfilled
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
@@ -35,6 +36,7 @@ from lance_spark.table.connection import open_table
 from lance_spark.types import parse_spark_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
 from lance_spark.types.schemas import column_options_of
+from lance_spark.views.definition import is_auto_refreshed
 from lance_spark.write.append_writer import LanceAppendWriter
 
 if TYPE_CHECKING:
@@ -386,6 +388,8 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "stable-row-ids": str(dataset.has_stable_row_ids).lower(),
         "indexes": ", ".join(sorted({index.name for index in dataset.describe_indices()})),
         "udf-columns": ", ".join(f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})),
+        "auto-backfill-columns": ", ".join(name for names in find_auto_backfilled(dataset) for name in names),
+        "auto-refresh": str(is_auto_refreshed(dataset)).lower(),
     }
     return {"properties": {**read_user_properties(dataset), **facts}}
 

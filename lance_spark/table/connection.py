@@ -27,6 +27,7 @@ from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.ranking.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
+from lance_spark.table.agents import ConnectionAgents
 from lance_spark.table.container import TableContainer
 from lance_spark.table.display import render_tables
 from lance_spark.table.folders import SUFFIX, FolderTables
@@ -277,7 +278,7 @@ def _move_folder(old: str, new: str) -> None:
 
 
 @ARGUMENTS.methods
-class Connection(NamespaceMethods, TableContainer):
+class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
     """A folder of Lance tables, or a Lance namespace.
 
     In a folder, each table is a folder `<name>.lance`. A namespace chooses the locations of its
@@ -508,7 +509,7 @@ class Connection(NamespaceMethods, TableContainer):
         return self._table_at(ref, name)
 
     def create_materialized_view(
-        self, name: str, query: Query | str, *, namespace: Sequence[str] | None = None
+        self, name: str, query: Query | str, *, auto_refresh: bool = False, namespace: Sequence[str] | None = None
     ) -> Table:
         """Creates a materialized view without rows.
 
@@ -523,6 +524,8 @@ class Connection(NamespaceMethods, TableContainer):
             query: A query over one table of a connection to the same store: `table.search(None)`
                 with `select` and `where`, or a SELECT in Spark SQL, as text, FROM a table of this
                 connection. Write a DataFrame as such a SELECT.
+            auto_refresh: Whether an agent refreshes the view (:meth:`agent`). `view.alter_view`
+                changes it.
             namespace: As in :meth:`table_names`.
 
         Returns:
@@ -552,9 +555,10 @@ class Connection(NamespaceMethods, TableContainer):
         """
         ref = self._choose_place(name, namespace)
         if isinstance(query, Query):
-            create_view(ref, query, manifest=self._default_manifest(ref))
+            create_view(ref, query, auto_refresh=auto_refresh, manifest=self._default_manifest(ref))
         else:
-            create_spark_view(ref, text_query(self._session(), query, self._source_of_view))
+            text = text_query(self._session(), query, self._source_of_view)
+            create_spark_view(ref, text, auto_refresh=auto_refresh)
         return self._table_at(ref, name)
 
     def create_udtf_view(
@@ -564,6 +568,7 @@ class Connection(NamespaceMethods, TableContainer):
         udtf: UDF | UdfFactory,
         *,
         manifest: Manifest | None = None,
+        auto_refresh: bool = False,
         namespace: Sequence[str] | None = None,
     ) -> Table:
         """Creates a view of the rows that a chunker or a table function makes from a query.
@@ -582,6 +587,7 @@ class Connection(NamespaceMethods, TableContainer):
             udtf: The function, decorated with `@chunker` or `@udtf`.
             manifest: The environment of a function without a manifest; by default that of the
                 connection.
+            auto_refresh: As in :meth:`create_materialized_view`.
             namespace: As in :meth:`table_names`.
 
         Returns:
@@ -632,7 +638,7 @@ class Connection(NamespaceMethods, TableContainer):
             )
         ref = self._choose_place(name, namespace)
         default = self._default_manifest(ref) if manifest is None else manifest
-        create_view(ref, source, function, manifest=default)
+        create_view(ref, source, function, auto_refresh=auto_refresh, manifest=default)
         return self._table_at(ref, name)
 
     def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:

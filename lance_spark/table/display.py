@@ -53,9 +53,10 @@ def _describe_udf(field: pa.Field[Any]) -> str:
     if text is None:
         return ""
     try:
-        return f" = {Binding.from_json(text.decode(), field.name).udf_name}()"
+        binding = Binding.from_json(text.decode(), field.name)
     except StoredUdfError:
         return " = ?()"
+    return f" = {binding.udf_name}(){', auto_backfill' if binding.auto_backfill else ''}"
 
 
 def _shorten(value: object) -> str:

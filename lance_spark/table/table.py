@@ -133,7 +133,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
 
     # Columns
 
-    def add_columns(self, transforms: Transforms) -> ChangeResult:
+    def add_columns(self, transforms: Transforms, *, auto_backfill: bool | None = None) -> ChangeResult:
         """Adds computed columns for :meth:`backfill`, and SQL columns, which are computed at once.
 
         Everything is checked before anything changes. One commit adds the columns of UDFs, without
@@ -152,6 +152,9 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
 
                 A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and
                 `arrow_udf` objects are UDFs too.
+            auto_backfill: Whether an agent keeps the columns up to date
+                (:meth:`lance_spark.Connection.agent`). By default as `@udf(auto_backfill=)` of each
+                UDF.
 
         Raises:
             RegistrationError: A UDF or an expression does not fit the table. For example, an input
@@ -181,8 +184,14 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert {"double", "half"} <= set(books.schema.names)
             ```
         """
-        manifest = self._default_manifest()
-        return ChangeResult(version=add_columns(self._ref, transforms, manifest=manifest, time_zone=self._time_zone))
+        version = add_columns(
+            self._ref,
+            transforms,
+            auto_backfill=auto_backfill,
+            manifest=self._default_manifest(),
+            time_zone=self._time_zone,
+        )
+        return ChangeResult(version=version)
 
     def alter_columns(self, *alterations: Mapping[str, object]) -> ChangeResult:
         """Alters columns.
@@ -199,7 +208,9 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                   keeps its comment, encoding, other field metadata and UDF. Rows of concurrent
                   writers are cast, too. The cast fails on a value that does not fit, such as a
                   fraction for an integer type, or a list of another length than the vector type;
-                * or `drop_udf`: True. The values stay, and the column has no UDF any more.
+                * or `drop_udf`: True. The values stay, and the column has no UDF any more;
+                * or `auto_backfill`: whether an agent keeps the column up to date. With `udf`, too;
+                  by default the column keeps its choice.
 
         Raises:
             RegistrationError: An alteration is not valid, or a cast depends on the time zone of the

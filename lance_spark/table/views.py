@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lance_spark.arguments import takes
+from lance_spark.commit.schema_change import change_schema, set_schema_metadata
+from lance_spark.dml.results import ChangeResult
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.reports import TableReports
+from lance_spark.views.definition import AUTO_REFRESH_KEY, existing_view, is_auto_refreshed
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.request import RefreshRequest
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
 
 
 class TableViews(TableReports):
@@ -87,6 +96,36 @@ class TableViews(TableReports):
         """
         return self._start_refresh(request)
 
+    def alter_view(self, *, auto_refresh: bool) -> ChangeResult:
+        """Changes whether an agent refreshes this materialized view.
+
+        Args:
+            auto_refresh: As in :meth:`lance_spark.Connection.create_materialized_view`.
+
+        Raises:
+            ViewError: The table is no materialized view. Nothing was changed.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select(["id"]).where("price > 50")
+            view = db.create_materialized_view("expensive", query, auto_refresh=True)
+            view.alter_view(auto_refresh=False)
+            assert db.agent().plan().steps == ()
+            ```
+        """
+
+        def alter(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+            existing_view(head)
+            if is_auto_refreshed(head) == auto_refresh:
+                return None
+            return set_schema_metadata({AUTO_REFRESH_KEY.decode(): "true" if auto_refresh else None})
+
+        return ChangeResult(version=change_schema(self._ref, alter).version)
+
     def plan_refresh(self, src_version: int | None = None) -> RefreshPlan:
         """Describes what a refresh would do. Starts no Spark job.
 
@@ -112,13 +151,14 @@ class TableViews(TableReports):
         """
         return plan_refresh(self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint)
 
-    def _start_refresh(self, request: RefreshRequest) -> Job[RefreshJobResult]:
+    def _start_refresh(self, request: RefreshRequest, job_id: str | None = None) -> Job[RefreshJobResult]:
         job = RefreshJob(
             self._spark(),
             self._ref,
             request,
             table_name=self.name,
             checkpoints=self._checkpoint,
+            job_id=job_id,
             progress=lambda title: Progress(title=title, enabled=self._progress),
         )
         return Job(job, job.job_id, self.name, job.columns, "refresh").start()

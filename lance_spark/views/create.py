@@ -37,6 +37,7 @@ from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
 from lance_spark.types.fields import check_column_names, is_blob, quote_identifier
 from lance_spark.views.definition import (
+    AUTO_REFRESH_KEY,
     CHILD_INDEX,
     EXPRESSION_KEY,
     MADE_KEY,
@@ -60,9 +61,16 @@ _MOST_UDFS = 62
 
 
 def create_view(
-    ref: DatasetRef, query: Query, function: UDF | None = None, *, manifest: Manifest | None = None
+    ref: DatasetRef,
+    query: Query,
+    function: UDF | None = None,
+    *,
+    auto_refresh: bool = False,
+    manifest: Manifest | None = None,
 ) -> None:
     """Creates a view of a query, without rows.
+
+    An agent refreshes a view with `auto_refresh`.
 
     With a chunker, each row of the query makes rows of the view with its selected columns, by
     default none. With a table function, the selected columns are its input, by default all. UDFs
@@ -87,10 +95,10 @@ def create_view(
     parts.check()
     definition, fields = parts.define(ref)
     udfs = [computed.udf for computed in parts.computed] + ([] if function is None else [function])
-    _create(ref, parts.source, definition, fields, udfs)
+    _create(ref, parts.source, definition, fields, udfs, auto_refresh=auto_refresh)
 
 
-def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
+def create_spark_view(ref: DatasetRef, query: SparkQuery, *, auto_refresh: bool = False) -> None:
     """Creates a view of a query of Spark, without rows.
 
     Raises:
@@ -115,7 +123,7 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         pin=SourcePin.of(source),
         source_id=source_id_of(source, ref),
     )
-    _create(ref, source, definition, fields)
+    _create(ref, source, definition, fields, auto_refresh=auto_refresh)
 
 
 def _check_place(ref: DatasetRef) -> None:
@@ -304,12 +312,17 @@ def _create(
     definition: ViewDefinition,
     fields: Sequence[pa.Field[Any]],
     udfs: Iterable[UDF] = (),
+    *,
+    auto_refresh: bool,
 ) -> None:
     """Creates the table of a view, and stores its UDFs."""
     dataset = source.open()
     version = dataset.data_storage_version
     keys = [pa.field(name, pa.int64(), False) for name in definition.row_columns]
-    schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: definition.to_json()})
+    metadata: dict[bytes | str, bytes | str] = {VIEW_KEY: definition.to_json()}
+    if auto_refresh:
+        metadata[AUTO_REFRESH_KEY] = "true"
+    schema = pa.schema([*keys, *fields], metadata=metadata)
     check_storable(pa.schema(fields), version)
     if not definition.makes_table and not dataset.has_stable_row_ids:
         warn_caller(

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 VIEW_KEY = b"lance-spark:view"
 """Schema metadata of a view."""
 
+AUTO_REFRESH_KEY = b"lance-spark:auto_refresh"
+"""Schema metadata of a view that an agent refreshes: `true`."""
+
 EXPRESSION_KEY = b"lance-spark:expression"
 """Field metadata of a column with an expression in Lance SQL over the source."""
 
@@ -211,6 +214,11 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             f"The stored definition of the view {dataset.uri} is damaged. Make the view again. Reason: {error}",
             uri=dataset.uri,
         ) from error
+
+
+def is_auto_refreshed(dataset: lance.LanceDataset) -> bool:
+    """Tells whether an agent refreshes a view."""
+    return (dataset.schema.metadata or {}).get(AUTO_REFRESH_KEY) == b"true"
 
 
 def refuse_view(dataset: lance.LanceDataset) -> None:

@@ -91,6 +91,7 @@ class RefreshJob:
         table_name: str,
         checkpoints: str | None,
         progress: Callable[[str], Progress],
+        job_id: str | None = None,
     ) -> None:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
         view = ref.pin(None)
@@ -106,7 +107,7 @@ class RefreshJob:
                 self._environments.of(function)
                 if request.admission_check:
                     check_resources(spark, function, strict=request.admission_strict)
-        self.job_id = uuid.uuid4().hex
+        self.job_id = job_id or uuid.uuid4().hex
         self.columns = tuple(name for name in start.dataset.schema.names if name not in definition.row_columns)
         self._spark = spark
         self._ref = ref

@@ -26,6 +26,7 @@ import lance_spark
 import udf_runtime
 from lance_spark import (
     UDF,
+    Agent,
     Backoff,
     BatchSearch,
     ColumnOrdering,
@@ -237,6 +238,13 @@ class Subject:
         return list(result) if inspect.isgenerator(result) else result
 
 
+def stopped_agent(at: CallFolder) -> Agent:
+    """An agent whose `run` returns at once."""
+    agent = at.db.agent(allow=["*"])
+    agent.stop()
+    return agent
+
+
 VALID: dict[str, Callable[[CallFolder], object]] = {
     "uri": lambda at: at.uri,
     "connect.uri": lambda at: at.uri,
@@ -331,6 +339,7 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
     "text": lambda at: "words",
     "vector": lambda at: [1.0, 2.0],
     "table_name": lambda at: "jobs",
+    "auto_refresh": lambda at: True,
     "Search.create_materialized_view.name": lambda at: "new",
     "BatchSearch.create_materialized_view.name": lambda at: "new",
     "Table.update.values": lambda at: {"id": 1},
@@ -382,6 +391,7 @@ VALID: dict[str, Callable[[CallFolder], object]] = {
 """Arguments by `Class.method.parameter`, or by the name of a required parameter."""
 
 OBJECTS: dict[type, Callable[[CallFolder], object]] = {
+    Agent: stopped_agent,
     BatchSearch: lambda at: at.table.search(EmptyFrame(), "vector"),
     Branches: lambda at: at.table.branches,
     Connection: lambda at: at.db,
@@ -449,7 +459,7 @@ CONSTRUCTORS = (
 
 RESULTS = frozenset(
     {
-        "BackfillEstimate", "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
+        "AgentPlan", "AgentStep", "BackfillEstimate", "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
         "ErrorRecord", "IndexConfig", "IndexStatistics", "JobRecord", "LoadPlan", "MaintenanceResult", "Preview", "RefreshJobResult",
         "RefreshPlan", "TagVersion", "TableDiff", "TableStatistics", "StreamLag", "TableVersion", "UdfResult", "Versions",
     }

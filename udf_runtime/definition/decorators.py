@@ -279,7 +279,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             content counts for the version.
         cuda: Deprecated; `num_gpus=1`.
         error_handling: Another name of `on_error`.
-        auto_backfill: Must be false, because there is no service for automatic backfills.
+        auto_backfill: Whether an agent keeps columns of the UDF up to date: `Connection.agent`, or
+            `lance-spark agent`. Stored with a column by `add_columns` and `alter_columns`.
 
     Raises:
         UdfDefinitionError: The definition cannot work; the message names the problem and the
@@ -305,11 +306,6 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         >>> tokens.batch_size
         64
     """
-    if auto_backfill:
-        raise UdfDefinitionError(
-            "A column is not filled automatically, because no service watches the table. Leave auto_backfill=True of "
-            "@udf out, and call backfill() after rows were added, or run it on a schedule."
-        )
     if on_error is not None and error_handling is not None:
         raise UdfDefinitionError("The arguments on_error and error_handling of @udf are the same. Give on_error only.")
     wishes = _Wishes(
@@ -335,6 +331,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             deduplicate=deduplicate,
             on_error=ErrorPolicy.of(on_error if on_error is not None else error_handling),
             field_metadata=field_metadata if field_metadata is not None else {},
+            auto_backfill=auto_backfill,
         ),
         local_names=_collect_names_around(inspect.currentframe()),
         manifest=manifest,

@@ -82,6 +82,7 @@ class Settings:
         on_error: Policy for errors.
         deduplicate: Whether rows with equal inputs share a call; "table": also with computed rows.
         field_metadata: Metadata of its columns, in addition to the mark of a computed column.
+        auto_backfill: Whether an agent keeps new columns of the UDF up to date.
     """
 
     num_cpus: float | None = None
@@ -101,6 +102,7 @@ class Settings:
     on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
     deduplicate: bool | Literal["table"] = False
     field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    auto_backfill: bool = False
 
     def __post_init__(self) -> None:
         for name in _WHOLE_NUMBERS:
@@ -118,6 +120,10 @@ class Settings:
         if not isinstance(self.deduplicate, bool) and self.deduplicate != "table":
             raise UdfDefinitionError(
                 f"The setting deduplicate={self.deduplicate!r} of a UDF is none of True, False and 'table'. Give one."
+            )
+        if not isinstance(self.auto_backfill, bool):
+            raise UdfDefinitionError(
+                f"The setting auto_backfill={self.auto_backfill!r} of a UDF is neither True nor False. Give one."
             )
         self._check_bounds()
         check_cost(self.cost)

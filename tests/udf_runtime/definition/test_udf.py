@@ -94,7 +94,7 @@ def test_a_record_batch_udf_takes_no_input_columns():
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"auto_backfill": True}, "call backfill"),
+        ({"auto_backfill": 1}, "auto_backfill"),
         ({"on_error": Skip(), "error_handling": Skip()}, "are the same"),
         ({"on_error": "skip"}, "on_error"),
         ({"version": ""}, "version"),

@@ -1,0 +1,326 @@
+"""Runs the plans of an agent: :class:`Agent`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lance_spark.agent.lease import Lease
+from lance_spark.agent.ledger import JOB_PREFIX, Key, Ledger
+from lance_spark.agent.looks import KeptTable, WatchedTables
+from lance_spark.agent.plan import AgentPlan, AgentStep, StepStatus
+from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, Planner
+from lance_spark.agent.settings import AgentSettings
+from lance_spark.arguments import ARGUMENTS
+from lance_spark.errors import BackfillIncompleteError, OptionError
+from lance_spark.jobs.handle import Job
+from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult
+from udf_runtime.arguments import is_whole_number
+
+_LOG = logging.getLogger(__name__)
+
+_LOOK_AT_JOBS_S = 0.5
+"""Seconds between looks at running jobs and at `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningStep:
+    step: AgentStep
+    job: Job[BackfillJobResult] | Job[RefreshJobResult]
+
+
+@ARGUMENTS.methods
+class Agent:
+    """Keeps columns with `auto_backfill` and views with `auto_refresh` up to date.
+
+    Made by :meth:`lance_spark.Connection.agent`. One thread calls `plan`, `run_once` and `run`; any
+    thread may call `stop`.
+
+    Example:
+        ```python
+        import lance_spark
+        from lance_spark import udf
+
+
+        @udf(auto_backfill=True)
+        def double(price: int) -> int:
+            return 2 * price
+
+
+        db = lance_spark.connect("library")
+        books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+        books.add_columns({"double": double})
+        db.agent(allow=["books"]).run_once()
+        assert books.count_rows("double IS NOT NULL") == 10
+        ```
+    """
+
+    def __init__(self, source: WatchedTables, settings: AgentSettings) -> None:
+        self._settings = settings
+        self._ledger = Ledger(settings)
+        self._planner = Planner(source, settings, self._ledger)
+        self._pending: dict[Key, AgentStep] = {}
+        self._running: dict[Key, _RunningStep] = {}
+        self._leases: dict[str, Lease] = {}
+        self._over = threading.Event()
+
+    def plan(self, *, sample: int | None = None) -> AgentPlan:
+        """Returns the outdated columns and views, in the order of dependencies.
+
+        Runs no job without a sample.
+
+        The plan includes later steps with outdated inputs. Rows are counted in the present version.
+
+        Args:
+            sample: Rows to compute for an estimate of time and cost, for each column, as in
+                :meth:`lance_spark.Table.plan_backfill`. By default earlier jobs give the estimate.
+
+        Raises:
+            LanceSparkError: The tables cannot be listed.
+            OptionError: `sample` is not valid.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf(auto_backfill=True)
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            print(db.agent(allow=["books"]).plan().explain())
+            ```
+        """
+        if sample is not None and not is_whole_number(sample):
+            raise OptionError("sample", sample, "a whole number of rows, 1 or more")
+        return self._planner.plan(sample=sample)
+
+    def run_once(self) -> AgentPlan:
+        """Brings everything up to date once, and returns the steps with their results.
+
+        A failed step raises nothing: see `status`, `reason` and `result` of the steps.
+
+        Raises:
+            LanceSparkError: The tables cannot be listed.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            query = books.search(None).select(["id"]).where("price > 50")
+            db.create_materialized_view("expensive", query, auto_refresh=True)
+            steps = db.agent(allow=["*"]).run_once().steps
+            assert steps[0].result.rows_added == 4
+            ```
+        """
+        plan = self._planner.plan_due()
+        self._pending = {step.key: step for step in plan.steps if step.status == "due"}
+        ended: dict[Key, AgentStep] = {}
+        try:
+            while self._pending or self._running:
+                ended |= {step.key: step for step in self._advance(_LOOK_AT_JOBS_S)}
+        finally:
+            self._finish()
+        return AgentPlan(steps=tuple(ended.get(step.key, step) for step in plan.steps))
+
+    def run(self) -> None:
+        """Watches the tables, and brings them up to date, until :meth:`stop`.
+
+        Errors of tables and jobs go to the log, and are tried again. The end of a job is a record
+        of level INFO of the logger `lance_spark.agent.agent`.
+
+        Example:
+            ```python
+            import threading
+
+            import lance_spark
+
+            agent = lance_spark.connect("library").agent(allow=["*"])
+            threading.Timer(2, agent.stop).start()
+            agent.run()
+            ```
+        """
+        next_look = time.monotonic()
+        try:
+            while not self._over.is_set():
+                if time.monotonic() >= next_look:
+                    self._look()
+                    next_look = time.monotonic() + self._settings.trigger.total_seconds()
+                if not self._pending and not self._running:
+                    self._over.wait(max(0.0, next_look - time.monotonic()))
+                    continue
+                for step in self._advance(_LOOK_AT_JOBS_S):
+                    _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step)
+        finally:
+            self._finish()
+
+    def stop(self) -> None:
+        """Ends :meth:`run` and :meth:`run_once`. Running jobs commit complete fragments, and end.
+
+        Returns at once. `run` returns after the end of the jobs.
+
+        Example:
+            ```python
+            import threading
+
+            import lance_spark
+
+            agent = lance_spark.connect("library").agent(allow=["*"])
+            thread = threading.Thread(target=agent.run)
+            thread.start()
+            agent.stop()
+            thread.join()
+            ```
+        """
+        self._over.set()
+
+    def _look(self) -> None:
+        try:
+            plan = self._planner.plan_changes()
+        except JOB_ERRORS as error:
+            _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error)
+            return
+        steps = (step for step in plan.steps if step.status == "due")
+        self._pending = {step.key: step for step in steps if step.key not in self._running}
+        for step in plan.steps:
+            if step.status == "failed":
+                _LOG.warning("%s", step)
+
+    def _advance(self, timeout_s: float) -> list[AgentStep]:
+        """Starts steps, waits for the end of a job, and returns the steps that ended."""
+        ended = self._hold_all("The agent stops") if self._over.is_set() else self._start_steps()
+        if self._over.is_set():
+            for running in self._running.values():
+                running.job.cancel()
+        if self._running and not ended:
+            futures: list[Future[Any]] = [running.job.future for running in self._running.values()]
+            wait(futures, timeout_s, FIRST_COMPLETED)
+        for key, running in list(self._running.items()):
+            if running.job.future.done():
+                del self._running[key]
+                ended += self._end(running)
+        self._release_leases()
+        return ended
+
+    def _start_steps(self) -> list[AgentStep]:
+        """Starts steps with ended inputs, and returns the steps without a job."""
+        ended: list[AgentStep] = []
+        for key, step in list(self._pending.items()):
+            if len(self._running) >= self._settings.max_jobs:
+                break
+            running = [running.step for running in self._running.values()]
+            if key in self._pending and not any(
+                earlier.name in step.after for earlier in (*self._pending.values(), *running)
+            ):
+                del self._pending[key]
+                ended += self._start(step)
+        return ended
+
+    def _hold_all(self, reason: str) -> list[AgentStep]:
+        held = [replace(step, status="waiting", reason=reason) for step in self._pending.values()]
+        self._pending.clear()
+        return held
+
+    def _hold(self, step: AgentStep, status: StepStatus, reason: str) -> list[AgentStep]:
+        """Returns a step without a complete result, and the steps with this input."""
+        held = [replace(step, status=status, reason=reason)]
+        for key, later in list(self._pending.items()):
+            if step.name in later.after and self._pending.pop(key, None) is not None:
+                held += self._hold(later, "waiting", f"The inputs are not up to date: {step.name}")
+        return held
+
+    def _start(self, step: AgentStep) -> list[AgentStep]:
+        """Starts the job of a step. Returns the steps without a start."""
+        job_id = f"{JOB_PREFIX}{uuid.uuid4().hex}"
+        try:
+            table = self._planner.table_of(step)
+            holder = self._take_lease(table)
+            if holder:
+                return self._hold(step, "waiting", f"The agent in {holder} works on the table")
+            if self._ledger.left().is_nothing:
+                return self._hold(step, "waiting", BUDGET_IS_SPENT)
+            share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
+            job: Job[BackfillJobResult] | Job[RefreshJobResult]
+            if step.action == "refresh":
+                job = table.start_refresh(job_id)
+            else:
+                job = table.start_backfill(step.columns, job_id, share)
+        except JOB_ERRORS as error:
+            self._ledger.release(job_id)
+            self._ledger.note_failure(step.key)
+            return self._hold(step, "failed", str(error))
+        self._running[step.key] = _RunningStep(step, job)
+        return []
+
+    def _take_lease(self, table: KeptTable) -> str:
+        """Takes the lease of a table. Returns another process that has the lease, else no text."""
+        uri = table.ref.uri
+        if uri in self._leases:
+            return ""
+        lease = Lease(table.ref)
+        if lease.take():
+            self._leases[uri] = lease
+            # Another agent may have spent a part of the budget.
+            self._ledger.note_history(table.list_jobs())
+        return lease.holder
+
+    def _end(self, running: _RunningStep) -> list[AgentStep]:
+        """Returns the step of an ended job with its result, and held steps with this input."""
+        step, job_id = running.step, running.job.job_id
+        result, error = _outcome_of(running.job)
+        if result is None:
+            self._ledger.release(job_id)
+        else:
+            self._ledger.note_end(job_id, result)
+            step = replace(step, result=result)
+        if error is not None:
+            if not self._over.is_set():
+                self._ledger.note_failure(step.key)
+            return self._hold(step, "failed", str(error))
+        if isinstance(result, BackfillJobResult) and result.status != "DONE":
+            # The job ended early: at its budget, or without the service of the UDF.
+            if not result.rows_processed:
+                self._ledger.note_failure(step.key)
+            return self._hold(step, "waiting", str(result.message))
+        self._ledger.note_success(step.key)
+        self._planner.note_done(step)
+        return [replace(step, status="done")]
+
+    def _release_leases(self) -> None:
+        busy = {running.step.table_uri for running in self._running.values()}
+        for uri in self._leases.keys() - busy:
+            self._leases.pop(uri).release()
+
+    def _finish(self) -> None:
+        """Cancels the running jobs, waits for their end, and releases the leases."""
+        self._pending.clear()
+        for running in self._running.values():
+            running.job.cancel()
+        while self._running:
+            for step in self._advance(_LOOK_AT_JOBS_S):
+                _LOG.info("%s", step)
+        self._release_leases()
+
+
+def _outcome_of(
+    job: Job[BackfillJobResult] | Job[RefreshJobResult],
+) -> tuple[BackfillJobResult | RefreshJobResult | None, Exception | None]:
+    """Returns the result and the error of an ended job."""
+    try:
+        return job.result(), None
+    except BackfillIncompleteError as error:
+        return error.result, error
+    except Exception as error:  # noqa: BLE001 - the job of one table must not end the agent
+        return None, error

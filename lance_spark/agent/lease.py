@@ -1,0 +1,101 @@
+"""The lease of an agent on a table: :class:`Lease`.
+
+Several agents can watch a table. The agent with the lease runs its jobs. The lease is a key in the
+configuration of the history of jobs. Each change of the lease is a commit of Lance, a conditional
+put: exactly one of two concurrent agents wins. After a long pause of a machine, two agents may have
+a lease at once. Their jobs commit as any two jobs, and some rows are computed twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError
+from lance_spark.jobs.history import every, is_gone, this_process
+from lance_spark.jobs.model import DriverProcess
+from lance_spark.jobs.tables import JOBS, change_config
+from lance_spark.stored_json import load_object
+
+if TYPE_CHECKING:
+    import lance
+
+_LOG = logging.getLogger(__name__)
+
+LEASE_KEY = "lance-spark.agent"
+LEASE_S = 90.0
+"""Seconds of a lease without renewal, until another machine's agent takes over."""
+
+RENEWAL_S = 30.0
+
+_ME = uuid.uuid4().hex
+"""Identity of the agents of this process."""
+
+
+class Lease:
+    """The lease of this process on a table. Renewed in a thread until :meth:`release`."""
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self.ref = ref
+        self.holder = ""
+        self._renewals = ExitStack()
+
+    def take(self) -> bool:
+        """Takes the lease unless the agent of another process has it.
+
+        Raises:
+            LanceSparkError: The store refused.
+        """
+        if not self._write(until=time.time() + LEASE_S):
+            return False
+        self._renewals.enter_context(every(RENEWAL_S, self._renew))
+        return True
+
+    def release(self) -> None:
+        """Ends the lease. If the store fails, the lease ends by its time."""
+        self._renewals.close()
+        try:
+            self._write(until=0.0)
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the lease of an agent on %s could not be released: %s", self.ref.uri, error)
+
+    def _renew(self) -> None:
+        try:
+            if not self._write(until=time.time() + LEASE_S):
+                _LOG.warning("the agent of %s took over %s while a job of this agent runs", self.holder, self.ref.uri)
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the lease of an agent on %s could not be renewed: %s", self.ref.uri, error)
+
+    def _write(self, *, until: float) -> bool:
+        """Writes the lease. Returns false if another process has the lease."""
+        lease = json.dumps({"owner": _ME, "process": this_process(), "until": until})
+        is_mine = True
+
+        def write(head: lance.LanceDataset) -> dict[str, str] | None:
+            nonlocal is_mine
+            self.holder = _find_holder(head.config())
+            is_mine = not self.holder
+            return {LEASE_KEY: lease} if is_mine else None
+
+        change_config(self.ref, JOBS, write)
+        return is_mine
+
+
+def _find_holder(config: Mapping[str, Any]) -> str:
+    """Returns the machine and the number of another process with a valid lease, else no text."""
+    try:
+        values = load_object(config.get(LEASE_KEY, "{}"), {"owner": str, "process": str, "until": (int, float)})
+        process = DriverProcess.from_json(values["process"])
+    except (ValueError, OverflowError):
+        return ""  # no lease, or a forged lease
+    # A lease beyond the longest time is forged, or of a wrong clock.
+    is_over = not time.time() < values["until"] <= time.time() + 2 * LEASE_S
+    if values["owner"] == _ME or is_over or is_gone(process):
+        return ""
+    return f"process {process.pid} of {process.host}"

@@ -1,0 +1,118 @@
+"""Budgets and failures of an agent: :class:`Ledger`. Belongs to the thread of the agent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lance_spark.agent.settings import AgentSettings
+from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
+
+JOB_PREFIX = "agent"
+"""Beginning of the job ids of an agent. A later agent finds its predecessor's jobs by it."""
+
+_HOUR_S = 3600.0
+_MOST_DOUBLINGS = 10
+
+Key = tuple[str, str]
+"""Location of a table, and name of a step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """Calls, seconds and cost: of a job, or left for jobs. None is no limit."""
+
+    calls: int | None = None
+    seconds: float | None = None
+    cost: float | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether a limit leaves nothing for a job."""
+        return any(left is not None and left <= 0 for left in (self.calls, self.seconds, self.cost))
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The ended jobs of the last hour, and the failures of each step.
+
+    Attributes:
+        settings: The settings of the agent.
+    """
+
+    settings: AgentSettings
+    _jobs: dict[str, tuple[float, Spending]] = field(default_factory=dict)
+    _reserved: dict[str, Spending] = field(default_factory=dict)
+    _failures: dict[Key, tuple[int, float]] = field(default_factory=dict)
+
+    def note_history(self, records: Iterable[JobRecord]) -> None:
+        """Adds the jobs of earlier agents, which count for the budget of the hour."""
+        for record in records:
+            if record.job_id.startswith(JOB_PREFIX) and record.job_id not in self._reserved:
+                spent = Spending(calls=record.rows_computed, seconds=record.seconds.get("total", 0.0), cost=record.cost)
+                self._jobs.setdefault(record.job_id, (record.updated_at.timestamp(), spent))
+
+    def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
+        """Adds an ended job of this agent."""
+        self._reserved.pop(job_id, None)
+        spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=_cost_of(result))
+        self._jobs[job_id] = (time.time(), spent)
+
+    def note_failure(self, key: Key) -> None:
+        """Counts a failure of a step."""
+        count, _ = self._failures.get(key, (0, 0.0))
+        self._failures[key] = (count + 1, time.time())
+
+    def note_success(self, key: Key) -> None:
+        """Forgets the failures of a step."""
+        self._failures.pop(key, None)
+
+    def backoff(self, key: Key) -> tuple[int, float]:
+        """Returns the failures of a step in a row, and the seconds until its next try.
+
+        The wait begins with the time between looks, doubles with each failure, and is an hour at
+        most.
+        """
+        count, at = self._failures.get(key, (0, 0.0))
+        if not count:
+            return 0, 0.0
+        wait = min(self.settings.trigger.total_seconds() * 2.0 ** min(count, _MOST_DOUBLINGS), _HOUR_S)
+        return count, at + wait - time.time()
+
+    def left(self) -> Spending:
+        """Returns the rest of the budget of the last hour that no running job has reserved."""
+        since = time.time() - _HOUR_S
+        self._jobs = {job_id: job for job_id, job in self._jobs.items() if job[0] > since}
+        spent = [*(spending for _, spending in self._jobs.values()), *self._reserved.values()]
+        settings = self.settings
+        return Spending(
+            calls=None if settings.max_calls is None else settings.max_calls - sum(part.calls or 0 for part in spent),
+            seconds=_rest(settings.max_seconds, (part.seconds for part in spent)),
+            cost=_rest(settings.max_cost, (part.cost for part in spent)),
+        )
+
+    def reserve(self, job_id: str, free_jobs: int) -> Spending:
+        """Reserves a share of the rest of the budget for a job, for one of the free places."""
+        left = self.left()
+        share = Spending(
+            calls=None if left.calls is None else max(1, left.calls // free_jobs),
+            seconds=None if left.seconds is None else left.seconds / free_jobs,
+            cost=None if left.cost is None else left.cost / free_jobs,
+        )
+        self._reserved[job_id] = share
+        return share
+
+    def release(self, job_id: str) -> None:
+        """Frees the share of a job that did not start, or has no result."""
+        self._reserved.pop(job_id, None)
+
+
+def _rest(most: float | None, spent: Iterable[float | None]) -> float | None:
+    return None if most is None else most - sum(part or 0.0 for part in spent)
+
+
+def _cost_of(result: BackfillJobResult | RefreshJobResult) -> float:
+    if isinstance(result, BackfillJobResult):
+        return result.cost
+    return sum(backfill.cost for backfill in {job.job_id: job for job in result.backfills.values()}.values())

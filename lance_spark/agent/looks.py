@@ -1,0 +1,181 @@
+"""Looks of an agent at tables: :class:`TableLook`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from lance_spark.agent.ledger import Spending
+from lance_spark.backfill.planning.explain import BackfillPlan
+from lance_spark.columns.binding import Binding, find_auto_backfilled
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.dataset import DatasetRef, incarnation_of
+from lance_spark.jobs.handle import Job
+from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
+from lance_spark.lance_compat import version_of
+from lance_spark.version_times import moment_of
+from lance_spark.views.definition import ViewDefinition, existing_view, is_auto_refreshed, view_of
+from lance_spark.views.plan import RefreshPlan
+
+if TYPE_CHECKING:
+    import lance
+    from pyspark.sql import SparkSession
+
+_OTHER_PRODUCT_KEY = b"virtual_column"
+"""Field metadata of a column with a UDF of Geneva."""
+
+
+class KeptTable(Protocol):
+    """A table for the agent. All methods are those of :class:`lance_spark.Table`."""
+
+    @property
+    def ref(self) -> DatasetRef:
+        """The table, at its latest version."""
+
+    def list_jobs(self) -> list[JobRecord]:
+        """Returns the jobs, newest first."""
+
+    def plan_backfill(self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None) -> BackfillPlan:
+        """Plans a backfill of outdated rows and rows without a value."""
+
+    def plan_refresh(self) -> RefreshPlan:
+        """Plans a refresh."""
+
+    def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
+        """Starts a backfill of outdated rows and rows without a value."""
+
+    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
+        """Starts a refresh."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedTables:
+    """The tables of an agent.
+
+    Attributes:
+        list_tables: Returns the names of all tables, each with the names of its namespaces.
+        open_table: Opens the table of such names.
+        find_session: Returns the present session of Spark, or None.
+    """
+
+    list_tables: Callable[[], Iterable[tuple[str, ...]]]
+    open_table: Callable[[tuple[str, ...]], KeptTable]
+    find_session: Callable[[], SparkSession | None]
+
+
+VersionKey = tuple[int, str]
+"""A version and its incarnation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLook:
+    """The latest version of a table, and its columns and its view for the agent.
+
+    Attributes:
+        name: Name of the table, with its namespaces.
+        version: The version.
+        committed_at: Time of its commit.
+        groups: The columns with `auto_backfill` in the order of their dependencies, sibling columns
+            together, each group with the groups of its inputs.
+        foreign: The columns with a UDF of another product.
+        view: The definition of a view with `auto_refresh`, or None.
+        source_uri: Location of the source of any view, or None.
+        source_version: Version of the source of a view with `auto_refresh`, or None.
+    """
+
+    name: str
+    table: KeptTable
+    version: VersionKey
+    committed_at: datetime
+    groups: Mapping[tuple[str, ...], frozenset[tuple[str, ...]]]
+    foreign: frozenset[str]
+    view: ViewDefinition | None
+    source_uri: str | None
+    source_version: VersionKey | None = None
+
+    @property
+    def uri(self) -> str:
+        """Location of the table."""
+        return self.table.ref.uri
+
+    @property
+    def ref(self) -> DatasetRef:
+        """The table, at its latest version."""
+        return self.table.ref
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the table has a column or a view for the agent."""
+        return bool(self.groups or self.view is not None)
+
+    @staticmethod
+    def of(name: str, table: KeptTable) -> TableLook:
+        """Describes the latest version of a table.
+
+        Raises:
+            TableNotFoundError: The table was dropped.
+            ViewError: The definition of a view is damaged.
+        """
+        dataset = table.ref.open_latest()
+        is_kept = is_auto_refreshed(dataset)
+        view = existing_view(dataset) if is_kept else view_of(dataset)
+        marked = (field.name for field in dataset.schema if _OTHER_PRODUCT_KEY in (field.metadata or {}))
+        return TableLook(
+            name=name,
+            table=table,
+            version=key_of(dataset),
+            committed_at=moment_of(version_of(dataset)),
+            groups=_sort_groups(dataset),
+            foreign=frozenset(marked),
+            view=view if is_kept else None,
+            source_uri=None if view is None else view.source_of(table.ref).uri,
+        )
+
+
+def key_of(dataset: lance.LanceDataset) -> VersionKey:
+    """Returns the key of an open version. Needs no request."""
+    return dataset.version, incarnation_of(dataset)
+
+
+def in_order(looks: Iterable[TableLook]) -> Iterator[TableLook]:
+    """Yields tables, each view after its source."""
+    by_uri = {look.uri: look for look in looks}
+    seen: set[str] = set()
+    for start in by_uri.values():
+        chain: list[TableLook] = []
+        look: TableLook | None = start
+        while look is not None and look.uri not in seen:
+            seen.add(look.uri)
+            chain.append(look)
+            look = by_uri.get(look.source_uri or "")
+        yield from reversed(chain)
+
+
+def _sort_groups(dataset: lance.LanceDataset) -> dict[tuple[str, ...], frozenset[tuple[str, ...]]]:
+    """Returns the columns for the agent, each group after the groups of its inputs."""
+    groups = find_auto_backfilled(dataset)
+    if not groups:
+        return {}
+    owners = {name: columns for columns in groups for name in columns}
+    names = {field.id: field.name for field in field_identities(dataset.lance_schema)}
+    reads = {columns: _reads(binding, names, owners) - {columns} for columns, binding in groups.items()}
+    ordered: dict[tuple[str, ...], frozenset[tuple[str, ...]]] = {}
+    rest = list(groups)
+    while rest:
+        # Columns in a cycle have no order.
+        columns = next((group for group in rest if reads[group].isdisjoint(rest)), rest[0])
+        rest.remove(columns)
+        ordered[columns] = reads[columns] & ordered.keys()
+    return ordered
+
+
+def _reads(
+    binding: Binding, names: Mapping[int, str], owners: Mapping[str, tuple[str, ...]]
+) -> frozenset[tuple[str, ...]]:
+    """Returns the groups with the inputs of a UDF. The inputs of a view's UDF are elsewhere."""
+    if binding.of_source:
+        return frozenset()
+    inputs = (names.get(number, "") for number in binding.input_ids)
+    return frozenset(owners[name] for name in inputs if name in owners)

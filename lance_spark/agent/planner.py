@@ -1,0 +1,326 @@
+"""Makes the plans of an agent: :class:`Planner`. Belongs to the thread of the agent."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pyspark.errors import PySparkException
+
+from lance_spark.agent.ledger import Ledger
+from lance_spark.agent.looks import KeptTable, TableLook, VersionKey, WatchedTables, in_order, key_of
+from lance_spark.agent.plan import AgentPlan, AgentStep
+from lance_spark.agent.settings import AgentSettings
+from lance_spark.errors import LanceSparkError, TableNotFoundError
+from lance_spark.jobs.model import JobRecord
+from lance_spark.session.catalogs import allows_stored_code
+from lance_spark.views.refresh_base import RefreshBase
+from lance_spark.views.state import JOB_TYPE, is_settled
+from udf_runtime.errors import UdfRuntimeError
+
+JOB_ERRORS = (LanceSparkError, UdfRuntimeError, PySparkException, OSError, ValueError, RuntimeError)
+"""Errors of a single table or job. Other tables continue."""
+
+_MOST_DEBOUNCES = 10
+"""Steady commits delay a step by this number of debounce times at most."""
+
+BUDGET_IS_SPENT = "The budget of the last hour is used up"
+_NO_STORED_CODE = "The agent runs no stored code of this table. Name the table in `allow` if you trust its writers."
+_OTHER_PRODUCT = (
+    "Another product has a UDF for the column. Name the column in `claim` if only this agent fills the column."
+)
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The last plan of a table.
+
+    Attributes:
+        version: The version of the table in the plan.
+        source_version: The version of the source of a view.
+        unfinished: Names of steps that are not done yet.
+        own_versions: Versions that the agent's jobs have committed since.
+    """
+
+    version: VersionKey
+    source_version: VersionKey | None
+    unfinished: set[str]
+    own_versions: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Planner:
+    """Makes plans, and remembers the up-to-date versions of tables.
+
+    Attributes:
+        source: The tables.
+        settings: The settings of the agent.
+        ledger: Budgets and failures.
+    """
+
+    source: WatchedTables
+    settings: AgentSettings
+    ledger: Ledger
+    _tables: dict[tuple[str, ...], KeptTable] = field(default_factory=dict)
+    _memories: dict[str, _Memory] = field(default_factory=dict)
+    _unsettled_since: dict[str, float] = field(default_factory=dict)
+
+    def plan(self, *, sample: int | None = None) -> AgentPlan:
+        """Returns a plan of everything, with counted rows and estimates."""
+        return AgentPlan(steps=tuple(self._plan(_Counted(sample), is_quick=False)))
+
+    def plan_changes(self) -> AgentPlan:
+        """Returns a plan of the tables with changes since the last plan, without counts."""
+        return AgentPlan(steps=tuple(self._plan(_Quick(), is_quick=True)))
+
+    def plan_due(self) -> AgentPlan:
+        """Returns a plan of everything, without counts."""
+        return AgentPlan(steps=tuple(self._plan(_Quick(), is_quick=False)))
+
+    def table_of(self, step: AgentStep) -> KeptTable:
+        """Returns the table of a step."""
+        return next(table for table in self._tables.values() if table.ref.uri == step.table_uri)
+
+    def note_done(self, step: AgentStep) -> None:
+        """Remembers that a step is done, so that its own commits cause no new plan."""
+        memory = self._memories.get(step.table_uri)
+        if memory is not None and step.result is not None:
+            memory.unfinished.discard(step.name)
+            memory.own_versions.update(step.result.versions)
+
+    def _plan(self, judge: _Judge, *, is_quick: bool) -> list[AgentStep]:
+        steps: list[AgentStep] = []
+        looks: list[TableLook] = []
+        for path in self._list_tables():
+            try:
+                looks.append(TableLook.of(".".join(path), self._open_table(path)))
+            except TableNotFoundError:
+                continue  # dropped meanwhile
+            except JOB_ERRORS as error:
+                uri = self._tables[path].ref.uri if path in self._tables else ""
+                steps.append(_unreadable(".".join(path), uri, error))
+        versions = {look.uri: look.version for look in looks}
+        for look in in_order(looks):
+            if not look.has_work:
+                continue
+            if not self._is_allowed(look):
+                steps += [
+                    replace(step, status="not allowed", reason=_NO_STORED_CODE, after=())
+                    for step in _candidates(look, ())
+                ]
+                continue
+            try:
+                seen = _with_source(look, versions)
+                own = list(self._steps_of(seen, steps, judge, is_quick=is_quick))
+            except JOB_ERRORS as error:
+                steps.append(_unreadable(look.name, look.uri, error))
+                continue
+            self._remember(seen, own)
+            steps += own
+        return steps
+
+    def _list_tables(self) -> list[tuple[str, ...]]:
+        """Returns the names of the tables, and forgets dropped tables."""
+        paths = list(self.source.list_tables())
+        for gone in self._tables.keys() - set(paths):
+            del self._tables[gone]
+        return paths
+
+    def _open_table(self, path: tuple[str, ...]) -> KeptTable:
+        if path not in self._tables:
+            self._tables[path] = self.source.open_table(path)
+        return self._tables[path]
+
+    def _steps_of(
+        self, look: TableLook, earlier: Sequence[AgentStep], judge: _Judge, *, is_quick: bool
+    ) -> Iterator[AgentStep]:
+        """Yields the steps of a table."""
+        if look.uri not in self._memories:
+            self.ledger.note_history(look.table.list_jobs())
+        is_unchanged = is_quick and self._is_unchanged(look)
+        found: list[AgentStep] = []
+        for candidate in _candidates(look, earlier):
+            upstream = [step for step in (*earlier, *found) if step.name in candidate.after and _is_open(step)]
+            step = replace(candidate, after=tuple(step.name for step in upstream))
+            if look.foreign.intersection(step.columns) and not self.settings.claims(_names_of(step)):
+                yield replace(step, status="other product", reason=_OTHER_PRODUCT)
+                continue
+            if is_unchanged and not upstream:
+                continue
+            judged = self._judge(look, step, judge, upstream, is_quick=is_quick)
+            if judged is not None:
+                found.append(judged)
+                yield judged
+
+    def _judge(
+        self, look: TableLook, step: AgentStep, judge: _Judge, upstream: Sequence[AgentStep], *, is_quick: bool
+    ) -> AgentStep | None:
+        """Returns the step with its status; None if everything is up to date."""
+        failures, wait_s = self.ledger.backoff(step.key)
+        if wait_s > 0:
+            text = f"The job failed {failures} times. The next try is in {wait_s:,.0f} s"
+            return replace(step, status="waiting", reason=text)
+        try:
+            judged = judge.judge(look, step)
+        except JOB_ERRORS as error:
+            self.ledger.note_failure(step.key)
+            return replace(step, status="failed", reason=str(error))
+        if judged is None and not upstream:
+            return None
+        judged = judged or step
+        reason = self._reason_to_wait(look, upstream, is_quick=is_quick)
+        return judged if reason is None else replace(judged, status="waiting", reason=reason)
+
+    def _reason_to_wait(self, look: TableLook, upstream: Sequence[AgentStep], *, is_quick: bool) -> str | None:
+        if self.ledger.left().is_nothing:
+            return BUDGET_IS_SPENT
+        held = [step.name for step in upstream if step.status != "due"]
+        if held:
+            return f"The inputs are not up to date: {', '.join(held)}"
+        age_s = time.time() - look.committed_at.timestamp()
+        debounce_s = self.settings.debounce.total_seconds()
+        since = self._unsettled_since.setdefault(look.uri, time.time())
+        if is_quick and age_s < debounce_s and time.time() - since < _MOST_DEBOUNCES * debounce_s:
+            return f"The last commit is {max(0.0, age_s):,.1f} s old, and more commits may follow"
+        return None
+
+    def _is_allowed(self, look: TableLook) -> bool:
+        spark = self.source.find_session()
+        return self.settings.allows(look.name) or (
+            spark is not None and allows_stored_code(spark, look.uri.rpartition("/")[0])
+        )
+
+    def _is_unchanged(self, look: TableLook) -> bool:
+        """Tells whether only the agent's own jobs have changed a table since its last plan."""
+        memory = self._memories.get(look.uri)
+        if memory is None or memory.unfinished or memory.source_version != look.source_version:
+            return False
+        if memory.version == look.version:
+            return True
+        first, last = memory.version[0] + 1, look.version[0]
+        return 0 <= last - first < len(memory.own_versions) and memory.own_versions.issuperset(range(first, last + 1))
+
+    def _remember(self, look: TableLook, steps: Sequence[AgentStep]) -> None:
+        unfinished = {step.name for step in steps if step.status in ("due", "waiting", "failed")}
+        if not any(step.status == "waiting" for step in steps):
+            self._unsettled_since.pop(look.uri, None)
+        self._memories[look.uri] = _Memory(look.version, look.source_version, unfinished)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quick:
+    """Judges steps by bounds and records, without counts."""
+
+    def judge(self, look: TableLook, step: AgentStep) -> AgentStep | None:
+        """Returns a step with possible work, or None."""
+        if step.action == "refresh":
+            return step if _needs_refresh(look) else None
+        plan = look.table.plan_backfill(step.columns, exact=False)
+        return step if plan.has_work else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Counts the rows of steps, and estimates time and cost.
+
+    Attributes:
+        sample: Rows to compute for an estimate; None estimates by earlier jobs.
+    """
+
+    sample: int | None
+
+    def judge(self, look: TableLook, step: AgentStep) -> AgentStep | None:
+        """Returns a step with work, with rows and estimates, or None."""
+        if step.action == "refresh":
+            return self._judge_refresh(look, step) if _needs_refresh(look) else None
+        plan = look.table.plan_backfill(step.columns, exact=True)
+        if not plan.has_work:
+            return None
+        step = replace(step, rows=plan.total_rows_pending)
+        if self.sample is not None and plan.rows_to_compute:
+            plan = look.table.plan_backfill(step.columns, exact=True, sample=self.sample)
+            return replace(step, estimated_seconds=plan.estimated_seconds, estimated_cost=plan.estimated_cost)
+        udf = (plan.udf_name, plan.udf_version)
+        jobs = [job for job in look.table.list_jobs() if (job.udf_name, job.udf_version) == udf]
+        return _estimate(step, plan.rows_to_compute, sum(job.rows_computed for job in jobs), jobs)
+
+    def _judge_refresh(self, look: TableLook, step: AgentStep) -> AgentStep | None:
+        plan = look.table.plan_refresh()
+        if not plan.has_work:
+            return None
+        rows = plan.rows_added + plan.rows_recomputed
+        jobs = look.table.list_jobs()
+        refreshes = {job.job_id: job for job in jobs if job.job_type == JOB_TYPE}
+        ended = sum(job.rows_selected for job in refreshes.values())
+        step = replace(step, rows=rows + plan.rows_removed)
+        parts = [job for job in jobs if job.job_id.partition("-")[0] in refreshes]
+        return _estimate(step, rows, ended, list(refreshes.values()), parts)
+
+
+_Judge = _Quick | _Counted
+
+
+def _estimate(
+    step: AgentStep, rows: int, ended_rows: int, jobs: Sequence[JobRecord], parts: Sequence[JobRecord] = ()
+) -> AgentStep:
+    """Returns a step with estimates by earlier jobs, and by the parts of these jobs."""
+    if not ended_rows:
+        return step
+    share = rows / ended_rows
+    seconds = sum(job.seconds.get("total", 0.0) for job in jobs)
+    cost = sum(job.cost for job in (parts or jobs))
+    return replace(step, estimated_seconds=share * seconds, estimated_cost=share * cost)
+
+
+def _with_source(look: TableLook, versions: Mapping[str, VersionKey]) -> TableLook:
+    """Returns a look with the version of the source of a view."""
+    if look.view is None:
+        return look
+    key = versions.get(look.source_uri or "") or key_of(look.view.pin_source(look.ref, None).open())
+    return replace(look, source_version=key)
+
+
+def _needs_refresh(look: TableLook) -> bool:
+    """Tells whether a view does not show the latest version of its source, or lacks values."""
+    if look.view is None:
+        return False
+    start = RefreshBase.of(look.ref.pin(None), look.view.pin_source(look.ref, None))
+    if look.view.makes_table:
+        return start.shows is None or start.shows.version != start.source.version
+    if not start.is_current:
+        return True
+    # A commit of another job, such as a backfill of a column of the view, may change values.
+    return not is_settled(start.view, start.dataset, start.shows) and look.table.plan_refresh().has_work
+
+
+def _candidates(look: TableLook, earlier: Sequence[AgentStep]) -> Iterator[AgentStep]:
+    """Yields the possible steps of a table, with the names of their inputs."""
+    make = functools.partial(AgentStep, table_name=look.name, table_uri=look.uri, version=look.version[0])
+    names: dict[tuple[str, ...], str] = {}
+    refresh: tuple[str, ...] = ()
+    if look.view is not None:
+        used = {column.name for column in look.view.used}
+        from_source = (step for step in earlier if step.table_uri == look.source_uri)
+        reads = [step.name for step in from_source if not step.columns or used.intersection(step.columns)]
+        refresh = (look.name,)
+        yield make(action="refresh", after=tuple(reads))
+    for columns, inputs in look.groups.items():
+        after = (*refresh, *(names[group] for group in inputs))
+        step = make(action="backfill", columns=columns, after=after)
+        names[columns] = step.name
+        yield step
+
+
+def _is_open(step: AgentStep) -> bool:
+    """Tells whether a step will change inputs of later steps."""
+    return step.status in ("due", "waiting", "failed")
+
+
+def _names_of(step: AgentStep) -> list[str]:
+    return [f"{step.table_name}.{column}" for column in step.columns]
+
+
+def _unreadable(name: str, uri: str, error: Exception) -> AgentStep:
+    return AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=str(error))

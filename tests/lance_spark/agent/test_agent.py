@@ -1,0 +1,346 @@
+"""The agent: plans in the order of dependencies, runs, trust, budgets, backoff, debouncing, and looks without work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark import SparkConf
+
+from lance_spark import Agent, AgentPlan, Connection, OptionError, Table, cli
+from lance_spark.agent import lease, ledger, planner
+from lance_spark.agent.lease import Lease
+from lance_spark.pushdown.rule import CATALOG
+from lance_spark.session.catalogs import allows_stored_code
+from tests.support.logs import Log, doubled, make, values, with_column
+from tests.support.waiting import eventually
+from udf_runtime import skip_on_error, udf
+
+SOON = timedelta(milliseconds=50)
+
+
+@udf(version="1", cost=0.5)
+def quadruple(y: int) -> int:
+    return 2 * y
+
+
+def statuses(plan: AgentPlan) -> dict[str, str]:
+    return {step.name: step.status for step in plan.steps}
+
+
+def append(table: Table, *rows: int) -> None:
+    lance.write_dataset(pa.table({"x": pa.array(rows, pa.int64())}), table.uri, mode="append")
+
+
+@pytest.fixture
+def table(db: Connection, log: Log) -> Table:
+    """A table of `x`, `y` computed from `x`, and `a` computed from `y`."""
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"y": log.doubling()}, auto_backfill=True)
+    # Names must not decide the order.
+    table.add_columns({"a": quadruple}, auto_backfill=True)
+    return table
+
+
+@pytest.fixture
+def agent(db: Connection, table: Table) -> Agent:
+    return db.agent(allow=["t"], debounce=timedelta(0), trigger=SOON)
+
+
+def test_a_plan_has_the_order_of_dependencies_with_rows(db: Connection, table: Table, agent: Agent):
+    view = db.create_materialized_view("b", table.search(None).select(["x", "a"]), auto_refresh=True)
+    view.add_columns({"z": (quadruple, ["a"])}, auto_backfill=True)
+    db.create_materialized_view("A", view.search(None).select(["x"]), auto_refresh=True)
+    db.create_materialized_view("of_x", table.search(None).select(["x"]), auto_refresh=True)
+    plan = db.agent(allow=["*"]).plan()
+    assert [(step.name, step.after, step.rows) for step in plan.steps if step.name != "of_x"] == [
+        ("t.y", (), 20),
+        ("t.a", ("t.y",), 20),
+        ("b", ("t.a",), 20),
+        ("b.z", ("b",), None),
+        ("A", ("b",), None),
+    ]
+    assert next(step.after for step in plan.steps if step.name == "of_x") == ()
+    assert "backfill of t.a: due. 20 rows, after t.y" in plan.explain()
+    assert table.list_jobs() == []
+
+
+def test_a_run_fills_columns_in_order_and_the_next_run_has_nothing_to_do(table: Table, agent: Agent, log: Log):
+    plan = agent.run_once()
+    assert statuses(plan) == {"t.y": "done", "t.a": "done"}
+    assert [step.result.rows_computed for step in plan.steps] == [20, 20]
+    assert values(table, "a") == {x: 4 * x for x in range(20)}
+    assert agent.run_once().steps == () and agent.plan().steps == ()
+    append(table, 100)
+    lance.dataset(table.uri).update({"x": "x + 50"}, where="x < 2")
+    assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done"}
+    assert values(table) == doubled([*range(2, 20), 100, 50, 51])
+    assert log.rows() == sorted([*range(20), 100, 50, 51])
+    assert {job.status for job in table.list_jobs()} == {"DONE"} and len(table.list_jobs()) == 4
+
+
+def test_a_sample_and_earlier_jobs_estimate_time_and_cost(db: Connection, table: Table, agent: Agent):
+    agent.run_once()
+    append(table, *range(100, 110))
+    y, a = agent.plan().steps
+    assert (y.rows, a.rows, a.estimated_cost) == (10, 10, 5.0)
+    assert y.estimated_seconds > 0 and not y.estimated_cost
+    with pytest.raises(OptionError, match="sample"):
+        agent.plan(sample=0)
+
+
+@pytest.mark.guarantee("W02")
+def test_stored_code_runs_only_for_allowed_tables(db: Connection, table: Table, log: Log):
+    other = with_column(db, log.doubling(auto_backfill=True), name="other")
+    plan = db.agent(allow=["o*"]).run_once()
+    assert statuses(plan) == {"other.y": "done", "t.y": "not allowed", "t.a": "not allowed"}
+    assert values(table) == dict.fromkeys(range(20)) and values(other) == doubled(range(40))
+    assert statuses(db.agent().run_once()) == {"t.y": "not allowed", "t.a": "not allowed", "other.y": "not allowed"}
+
+
+def test_a_catalog_with_allow_stored_code_allows_the_tables_of_its_folder(db: Connection, table: Table):
+    conf = SparkConf(loadDefaults=False).set("spark.sql.catalog.lance", CATALOG)
+    conf.set("spark.sql.catalog.lance.root", db.uri)
+    session: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
+    session.sparkContext = SimpleNamespace(getConf=lambda: conf)
+    agent = db.agent()
+    agent._planner.source = dataclasses.replace(agent._planner.source, find_session=lambda: session)
+    assert statuses(agent.plan()) == {"t.y": "not allowed", "t.a": "not allowed"}
+    conf.set("spark.sql.catalog.lance.allow_stored_code", "true")
+    assert statuses(agent.plan()) == {"t.y": "due", "t.a": "due"}
+    assert not allows_stored_code(session, f"{db.uri}/inside")
+
+
+def test_a_column_of_another_product_is_left_alone_unless_claimed(db: Connection, table: Table):
+    lance.dataset(table.uri).update_field_metadata({"y": {"virtual_column": "true"}})
+    agent = db.agent(allow=["t"])
+    assert statuses(agent.plan()) == {"t.y": "other product", "t.a": "due"}
+    assert statuses(db.agent(allow=["t"], claim=["t.y"]).plan()) == {"t.y": "due", "t.a": "due"}
+
+
+@pytest.mark.guarantee("W03")
+def test_the_budget_of_an_hour_bounds_the_jobs_of_all_agents(db: Connection, table: Table, log: Log):
+    plan = db.agent(allow=["t"], max_calls=20).run_once()
+    assert statuses(plan) == {"t.y": "done", "t.a": "waiting"} and "budget" in str(plan.steps[1].reason)
+    # The next agent knows the jobs of its predecessor.
+    later = db.agent(allow=["t"], max_cost=5.0, max_calls=20)
+    assert statuses(later.plan()) == statuses(later.run_once()) == {"t.a": "waiting"}
+    assert sum(job.rows_computed for job in table.list_jobs()) == 20
+    assert statuses(db.agent(allow=["t"], max_calls=40).run_once()) == {"t.a": "done"}
+
+
+def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
+    settings = dataclasses.replace(agent._settings, max_calls=10, max_cost=6.0, max_seconds=8.0)
+    book = ledger.Ledger(settings)
+    assert book.reserve("a", 2) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.reserve("b", 1) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.left().is_nothing
+    book.release("b")
+    assert book.left() == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+
+
+def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Connection, log: Log, flag: str):
+    table = with_column(db, log.breaking(3, flag, auto_backfill=True), rows=10, fragments=1)
+    table.add_columns({"a": quadruple}, auto_backfill=True)
+    other = with_column(db, log.doubling(auto_backfill=True), rows=10, fragments=1, name="u")
+    Path(flag).touch()
+    agent = db.agent(allow=["*"], trigger=timedelta(minutes=1))
+    assert statuses(agent.run_once()) == {"t.y": "failed", "t.a": "waiting", "u.y": "done"}
+    assert values(other) == doubled(range(10))
+    first, held = agent.plan().steps
+    assert (first.status, held.status) == ("waiting", "waiting") and "The job failed 1 times" in str(first.reason)
+    _, wait_s = agent._ledger.backoff(first.key)
+    agent._ledger.note_failure(first.key)
+    assert agent._ledger.backoff(first.key)[1] == pytest.approx(2 * wait_s, rel=0.1)
+    Path(flag).unlink()
+    agent._ledger.note_success(first.key)
+    assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done"}
+
+
+def test_an_unreadable_table_leaves_other_tables_alone(db: Connection, table: Table, agent: Agent):
+    (Path(db.uri) / "broken.lance" / "_versions").mkdir(parents=True)
+    (Path(db.uri) / "broken.lance" / "_versions" / "1.manifest").write_bytes(b"no manifest")
+    plan = agent.run_once()
+    assert statuses(plan) == {"broken": "failed", "t.y": "done", "t.a": "done"}
+
+
+def test_skipped_rows_are_tried_again_only_after_a_change(db: Connection, log: Log, flag: str):
+    table = with_column(db, log.breaking(3, flag, auto_backfill=True, on_error=skip_on_error()), rows=10, fragments=1)
+    Path(flag).touch()
+    agent = db.agent(allow=["*"])
+    assert statuses(agent.run_once()) == {"t.y": "done"}
+    calls = len(log.lines())
+    assert agent._planner.plan_changes().steps == ()
+    append(table, 77)
+    assert statuses(agent._planner.plan_changes()) == {"t.y": "waiting"}  # a moment after the commit
+    agent.run_once()
+    assert sorted(map(int, log.lines()[calls:])) == [3, 77]
+
+
+def test_a_look_at_tables_without_changes_costs_few_requests(
+    db: Connection, table: Table, agent: Agent, monkeypatch: pytest.MonkeyPatch
+):
+    agent.run_once()
+    opened: list[str] = []
+    latest = type(table._latest).open_latest
+    monkeypatch.setattr(type(table._latest), "open_latest", lambda self: opened.append(self.uri) or latest(self))
+    monkeypatch.setattr(planner._Quick, "judge", lambda *_: pytest.fail("nothing has changed"))
+    assert agent._planner.plan_changes().steps == ()
+    assert opened == [table.uri] * 2  # also by the list of tables
+
+
+def test_small_commits_wait_for_each_other_and_a_steady_writer_delays_no_more(
+    db: Connection, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    agent = db.agent(allow=["t"], debounce=timedelta(seconds=30))
+    plan = agent._planner.plan_changes()
+    assert statuses(plan) == {"t.y": "waiting", "t.a": "waiting"} and "more commits may follow" in str(
+        plan.steps[0].reason
+    )
+    assert statuses(agent.plan()) == {"t.y": "due", "t.a": "due"}
+    now = planner.time.time()
+    monkeypatch.setattr(planner.time, "time", lambda: now + 31)
+    assert statuses(agent._planner.plan_changes()) == {"t.y": "due", "t.a": "due"}
+    append(table, 77)
+    monkeypatch.setattr(planner.time, "time", lambda: now + 5)
+    assert statuses(agent._planner.plan_changes()) == {"t.y": "waiting", "t.a": "waiting"}
+    monkeypatch.setattr(planner, "_MOST_DEBOUNCES", 0)
+    assert statuses(agent._planner.plan_changes()) == {"t.y": "due", "t.a": "due"}
+
+
+@pytest.fixture
+def running(agent: Agent) -> Iterator[Agent]:
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+    yield agent
+    agent.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.guarantee("W01")
+def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(table: Table, running: Agent, log: Log):
+    eventually(lambda: values(table, "a") == {x: 4 * x for x in range(20)}, 60)
+    append(table, 200, 201)
+    eventually(lambda: values(table, "a") == {x: 4 * x for x in [*range(20), 200, 201]}, 60)
+    assert log.rows() == [*range(20), 200, 201]
+
+
+def test_a_stopped_agent_cancels_its_jobs_and_leaves_nothing_behind(
+    db: Connection, table: Table, agent: Agent, log: Log, flag: str
+):
+    table.alter_columns({"path": "y", "udf": log.waiting(15, flag)})
+    Path(flag).touch()
+    plans: list[AgentPlan] = []
+    thread = threading.Thread(target=lambda: plans.append(agent.run_once()))
+    thread.start()
+    eventually(lambda: 15 in log.rows(), 60)
+    agent.stop()
+    Path(flag).unlink()
+    thread.join(60)
+    assert statuses(plans[0])["t.a"] == "waiting" and agent._leases == {}
+    assert lease._find_holder(lance.dataset(f"{table.uri}/_lance_spark/jobs.lance").config()) == ""
+
+
+def other_process(ref: object, monkeypatch: pytest.MonkeyPatch) -> Lease:
+    """Takes a lease as an agent of another machine does."""
+    process = lease.json.dumps({"host": "elsewhere", "pid": 7, "started": "1"})
+    with monkeypatch.context() as patches:
+        patches.setattr(lease, "_ME", "other")
+        patches.setattr(lease, "this_process", lambda: process)
+        other = Lease(ref)  # type: ignore[arg-type]
+        assert other._write(until=lease.time.time() + lease.LEASE_S)
+    return other
+
+
+@pytest.mark.guarantee("W04")
+def test_one_of_two_agents_works_on_a_table(
+    db: Connection, table: Table, agent: Agent, monkeypatch: pytest.MonkeyPatch
+):
+    other_process(table._latest, monkeypatch)
+    plan = agent.run_once()
+    assert statuses(plan) == {"t.y": "waiting", "t.a": "waiting"}
+    assert plan.steps[0].reason == "The agent in process 7 of elsewhere works on the table"
+    # After its time the lease is taken over.
+    now = lease.time.time()
+    monkeypatch.setattr(lease.time, "time", lambda: now + lease.LEASE_S + 1)
+    assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done"}
+
+
+def test_of_two_agents_that_take_a_lease_at_once_one_wins(table: Table, monkeypatch: pytest.MonkeyPatch):
+    mine = Lease(table._latest)
+    write = lease.change_config
+
+    def race(ref: object, table_: object, change: object) -> None:
+        def change_after_the_other(head: lance.LanceDataset) -> object:
+            values = change(head)  # type: ignore[operator]
+            if values is not None:
+                monkeypatch.setattr(lease, "change_config", write)
+                other_process(ref, monkeypatch)
+            return values
+
+        write(ref, table_, change_after_the_other)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(lease, "change_config", race)
+    assert not mine.take() and mine.holder == "process 7 of elsewhere"
+
+
+@pytest.mark.parametrize("forged", ["{", '{"owner": 1}', '{"owner": "o", "process": "x", "until": 1e18}', "[]"])
+def test_a_forged_lease_holds_nothing(forged: str):
+    assert lease._find_holder({lease.LEASE_KEY: forged}) == ""
+    process = '{\\"host\\": \\"h\\", \\"pid\\": 7, \\"started\\": \\"1\\"}'
+    assert lease._find_holder({lease.LEASE_KEY: f'{{"owner": "o", "process": "{process}", "until": 1e18}}'}) == ""
+
+
+@pytest.mark.long
+@pytest.mark.guarantee("W01")
+def test_a_refresh_counts_for_the_budget_and_views_follow_their_source(db: Connection, log: Log, spark: Any):
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"y": log.doubling()}, auto_backfill=True)
+    view = db.create_materialized_view("v", table.search(None).select(["x", "y"]).where("y > 10"), auto_refresh=True)
+    view.add_columns({"z": (quadruple, ["y"])}, auto_backfill=True)
+    agent = db.agent(allow=["*"], max_calls=25)
+    assert statuses(agent.run_once()) == {"t.y": "done", "v": "done", "v.z": "waiting"}
+    assert sum(job.rows_computed for job in (*table.list_jobs(), *view.list_jobs())) == 25
+    agent = db.agent(allow=["*"])
+    assert statuses(agent.run_once()) == {"v.z": "done"}
+    assert values(view, "z") == {x: 4 * x for x in range(6, 20)}
+    append(table, 30)
+    assert statuses(agent.run_once()) == {"t.y": "done", "v": "done", "v.z": "done"}
+    assert values(view, "z")[30] == 120
+    assert agent.run_once().steps == ()
+    assert agent.plan().steps == ()
+    assert [job.job_id.startswith(ledger.JOB_PREFIX) for job in view.list_jobs()] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"max_jobs": 0}, {"max_cost": -1.0}, {"max_seconds": float("nan")}, {"trigger": timedelta(0)}, {"allow": [""]}],
+)
+def test_wrong_settings_are_refused(db: Connection, setting: dict[str, object]):
+    with pytest.raises(OptionError, match=next(iter(setting))):
+        db.agent(**setting)  # type: ignore[arg-type]
+
+
+def test_the_command_shows_the_plan_and_refuses_a_wrong_place(
+    db: Connection, table: Table, capsys: pytest.CaptureFixture[str]
+):
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["agent", *arguments])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    code, out = run("--root", db.uri, "--allow", "t", "--dry-run", "--json")
+    assert code == 0 and [step["columns"] for step in json.loads(out)["steps"]] == [["y"], ["a"]]
+    code, out = run("--root", db.uri, "--dry-run")
+    assert code == 0 and "t.y" in out and "not allowed" in out
+    assert run("--root", db.uri, "--namespace", "dir")[0] == 2

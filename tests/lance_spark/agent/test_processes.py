@@ -1,0 +1,166 @@
+"""The command `lance-spark agent` as a process: a plan, a stop by a signal, and a standby after `kill -9`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from lance_spark import Connection, Table
+from lance_spark.agent.lease import _find_holder
+from tests.support.logs import Log, make, values
+from tests.support.processes import environment
+from tests.support.waiting import eventually
+from udf_runtime import UDF, udf
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 240
+BATCH, ROWS = 5, 60
+
+
+def slow(log: Log) -> UDF:
+    path = log.path
+
+    def double(x: int) -> int:
+        import time
+
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{x}\n")
+        time.sleep(0.1)
+        return 2 * x
+
+    return udf(double, auto_backfill=True, min_checkpoint_size=BATCH, max_checkpoint_size=BATCH, checkpoint_size=BATCH)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Connection:
+    return lance_spark.connect(str(tmp_path / "db"), progress=False)
+
+
+@pytest.fixture
+def table(db: Connection, log: Log) -> Table:
+    table = make(db, rows=ROWS, fragments=2)
+    table.add_columns({"y": slow(log)})
+    db.create_materialized_view("v", table.search(None).select(["x", "y"]), auto_refresh=True)
+    return table
+
+
+class Process:
+    """A running `lance-spark agent`."""
+
+    def __init__(self, folder: str, log: Path, *arguments: str) -> None:
+        command = [*(sys.executable, "-m", "lance_spark.cli", "agent", "--root", folder, "--allow", "*"), *arguments]
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def end(self, number: int) -> int:
+        if number == signal.SIGKILL:
+            os.killpg(self.process.pid, number)  # with its JVM and its workers
+        else:
+            self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+WATCHING = ("--master", "local[2,4]", "--trigger", "1", "--debounce", "0")
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for process in started:
+        if process.process.poll() is None:
+            process.end(signal.SIGKILL)
+
+
+def is_filled(table: Table, view: Table, rows: range | list[int]) -> bool:
+    expected = {x: 2 * x for x in rows}
+    return values(table) == expected and values(view) == expected
+
+
+def leftovers(table: Table) -> list[str]:
+    named = {
+        file.path
+        for version in lance.dataset(table.uri).versions()
+        for fragment in lance.dataset(table.uri, version=version["version"]).get_fragments()
+        for file in fragment.metadata.files
+    }
+    jobs = Path(table.uri) / "_lance_spark" / "jobs"
+    files = [path.name for path in (Path(table.uri) / "data").iterdir() if path.name not in named]
+    return files + [str(path) for path in jobs.rglob("*") if path.is_file()]
+
+
+@pytest.mark.long
+def test_a_dry_run_shows_the_plan_and_runs_nothing(table: Table, db: Connection, tmp_path: Path):
+    process = Process(db.uri, tmp_path / "out", "--dry-run")
+    assert process.process.wait(WAIT_S) == 0
+    text = process.log.read_text()
+    assert "t.y" in text and "due" in text and "60" in text and table.list_jobs() == []
+    command = [sys.executable, "-m", "lance_spark.cli", "agent", "--namespace", "dir", "--property", f"root={db.uri}"]
+    out = subprocess.run(
+        [*command, "--dry-run"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+    ).stdout
+    assert "t.y" in out and "not allowed" in out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_agent_and_no_file_is_left(
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process], number: int
+):
+    processes.append(Process(db.uri, tmp_path / "out", *WATCHING))
+    eventually(lambda: len(log.lines()) > 2 * BATCH, WAIT_S)
+    assert processes[0].end(number) == 0, processes[0].log.read_text()
+    assert len(log.lines()) < ROWS and {job.status for job in table.list_jobs()} == {"CANCELLED"}
+    assert leftovers(table) == []
+    assert _find_holder(lance.dataset(f"{table.uri}/_lance_spark/jobs.lance").config()) == ""
+
+
+@pytest.mark.guarantee("W05")
+@pytest.mark.long
+def test_a_standby_continues_after_a_kill_and_repeats_only_rows_outside_of_checkpoints(
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process]
+):
+    view = db.open_table("v")
+    processes += [Process(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
+    eventually(lambda: len(log.lines()) >= 6 * BATCH, WAIT_S)
+    (running,) = (job for job in table.list_jobs() if job.status == "RUNNING")
+    killed = next(process for process in processes if process.process.pid == running.driver.pid)
+    killed.end(signal.SIGKILL)
+    eventually(lambda: is_filled(table, view, range(ROWS)), WAIT_S)
+    # At most a batch of each of the two tasks, and the batch of the checkpoint that the kill prevented.
+    assert len(log.lines()) <= ROWS + 4 * BATCH, log.rows()
+    assert {job.status for job in table.list_jobs()} == {"DEAD", "DONE"}
+    lance.write_dataset(pa.table({"x": pa.array([100], pa.int64())}), table.uri, mode="append")
+    eventually(lambda: is_filled(table, view, [*range(ROWS), 100]), WAIT_S)
+    (standby,) = (process for process in processes if process is not killed)
+    assert standby.end(signal.SIGTERM) == 0, standby.log.read_text()
+    assert log.rows().count(100) == 1
+
+
+@pytest.mark.long
+def test_two_agents_at_once_compute_each_row_once(
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process]
+):
+    view = db.open_table("v")
+    processes += [Process(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
+    eventually(lambda: is_filled(table, view, range(ROWS)), WAIT_S)
+    time.sleep(3)
+    for number in range(100, 103):
+        lance.write_dataset(pa.table({"x": pa.array([number], pa.int64())}), table.uri, mode="append")
+    eventually(lambda: is_filled(table, view, [*range(ROWS), 100, 101, 102]), WAIT_S)
+    assert log.rows() == [*range(ROWS), 100, 101, 102]
+    for process in processes:
+        assert process.end(signal.SIGTERM) == 0, process.log.read_text()
