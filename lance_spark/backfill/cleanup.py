@@ -35,9 +35,9 @@ def cleanup(
     Data files of any version of any branch stay. Checkpoints and finished column files without a
     commit stay if a column's current UDF can use them for an existing fragment, or if an
     unsuccessful job started within `older_than`. Checkpoints of successful jobs go: a task that
-    outlived its job wrote them. Concurrent jobs are safe if `older_than` exceeds the duration of
-    the longest job. After an early cleanup a job recomputes the deleted values, or fails and
-    commits nothing. Runs on the driver, without Spark.
+    outlived its job wrote them. The cleanup ends all older jobs, so let `older_than` exceed the
+    duration of the longest job. A job that still runs then fails, and its commits stay. Files of a
+    commit in progress stay for a later cleanup. Runs on the driver, without Spark.
 
     Args:
         uri: Location of the table.

@@ -33,7 +33,7 @@ instead, because no marker shows the attempt to the end of the job.
 A commit and an abort of a job run in two processes, maybe at the same time. A commit creates
 `committing` and then checks for `open`. An abort deletes `open` and then checks for `committing`.
 At least one of the two therefore sees the other: an abort keeps all files during a commit, and no
-commit begins after an abort.
+commit begins after an abort. A cleanup does the same as an abort.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_spark.commit.changes import CommitResult
@@ -106,6 +106,12 @@ OPEN_FILES = 16
 
 CHECK_S = 1.0
 """How long an attempt of a pipelined job relies on its last check of the job."""
+
+LONGEST_COMMIT = timedelta(days=1)
+"""Age at which a begun commit of an unknown process is over, counted from the end of its job."""
+
+_ENDED_S = "ended_s"
+"""Field of the marker `committing`: the time of the end of the job, in seconds of the epoch."""
 
 
 def new_id(family: str = "") -> str:
@@ -240,9 +246,12 @@ class Staging:
         self.objects.delete(f"{self.folder}/{_OPEN}")
         committed = frozenset(keep)
         paths = self.objects.list(self.folder)
+        if attempts := self._attempts_in(paths):
+            # No commit is in progress, and the markers of the attempts lead a cleanup to the files.
+            paths = self._without_commit(paths)
         files = group_by_attempt(name for name in reported if "/" not in name)
         if searches and self.has_markers:
-            unreported = self._attempts_in(paths) - files.keys() - self._attempts_in(reported)
+            unreported = attempts - files.keys() - self._attempts_in(reported)
             if unreported:
                 time.sleep(self.check_s)
             files |= self._find_data_files(unreported, len(committed))
@@ -256,6 +265,13 @@ class Staging:
         if deleted:
             logger.info("Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri)
         return deleted
+
+    def _without_commit(self, paths: Sequence[str]) -> list[str]:
+        """Deletes the marker of the commit, and returns the other paths."""
+        marker = f"{self.folder}/{_COMMITTING}"
+        if marker in paths:
+            self.objects.delete(marker)
+        return [path for path in paths if path != marker]
 
     def close_committing(self, names: Collection[str]) -> list[str]:
         """Ends a job without markers after :meth:`begin_commit`, and returns the job's other files.
@@ -335,8 +351,8 @@ class Staging:
         if not self.is_open():
             raise CommitError(
                 "The job ended before its commit, because the job was aborted, or the table was deleted, created "
-                f"again or cleaned up. Table: {self.uri}. Job: {self.job_id}. Nothing was committed. Read the table, "
-                "and write again.",
+                f"again or cleaned up. Table: {self.uri}. Job: {self.job_id}. The commit made no version. Read the "
+                "table, and write again.",
                 uri=self.uri,
             )
 
@@ -371,7 +387,7 @@ class Staging:
 
         From here on no attempt and no commit begins. On a local file system, a begun commit is over
         if its process is dead. On an object store, the last request of a dead process may still
-        arrive.
+        arrive. Any commit is over :data:`LONGEST_COMMIT` after :meth:`note_end`.
         """
         if not self.has_markers:
             # The only trace of the files of a job without a commit, until their deletion. A store
@@ -384,13 +400,42 @@ class Staging:
             return False
         if not self.has_markers:
             self.objects.delete(f"{self.folder}/{_CLOSING}")
-        if not is_local(self.uri):
-            return True
+        return not self._is_commit_over(marker)
+
+    def _is_commit_over(self, marker: bytes) -> bool:
+        """Tells whether a begun commit, with this content of its marker, has certainly ended."""
         try:
             owner = load_object(marker, {"host": str, "pid": int})
-            return bool(owner["host"] != socket.gethostname()) or is_running(owner["pid"])
+            ended_s = owner.get(_ENDED_S)
+            if isinstance(ended_s, int) and ended_s <= time.time() - LONGEST_COMMIT.total_seconds():
+                return True
+            is_here = is_local(self.uri) and bool(owner["host"] == socket.gethostname())
+            return is_here and not is_running(owner["pid"])
         except (ValueError, OverflowError):
-            return True  # a damaged marker proves no death
+            return False  # a damaged marker proves no death
+
+    def note_end(self) -> None:
+        """Notes the time of the end of the job in the marker of its begun commit, if not yet noted.
+
+        Call this method after :meth:`close_job`. Each later try to commit erases the time.
+        """
+        path = f"{self.folder}/{_COMMITTING}"
+        marker = self.objects.get(path)
+        if marker is None:
+            return  # the job has just deleted its files
+        try:
+            owner = load_object(marker, {"host": str, "pid": int})
+        except ValueError:
+            owner = {"host": "", "pid": 0}
+        if not isinstance(owner.get(_ENDED_S), int):
+            # Without the time the files stay.
+            with contextlib.suppress(OSError, LanceSparkError):
+                self.objects.put(path, json.dumps({**owner, _ENDED_S: int(time.time())}).encode())
+
+    def end_with_files(self) -> None:
+        """Ends a job without a commit in progress, and keeps its files for a later job."""
+        for marker in (_OPEN, _COMMITTING):
+            self.objects.delete(f"{self.folder}/{marker}")
 
     def list_markers(self) -> list[str]:
         """Returns the paths of the objects in the folder of the job."""
@@ -528,6 +573,7 @@ def abort(staging: Staging, ref: DatasetRef, *, since: int = 0) -> None:
     """
     end_quietly()
     if staging.close_job() and find_commit(staging, replace(ref, version=ref.version or since)) is None:
+        staging.note_end()
         logger.warning(
             "The outcome of the commit of job %s is unknown, so its files are kept. Table: %s. lance_spark.cleanup "
             "deletes them later.", staging.job_id, ref.uri,

@@ -21,8 +21,12 @@ def remove_orphans(
 ) -> int:
     """Deletes markers and unreferenced data files of jobs with a dead driver.
 
-    The cleanup is safe next to running jobs as long as `older_than` exceeds the duration of the
-    longest job. A job fails and commits nothing if an early cleanup deletes one of its files.
+    The cleanup deletes no committed file, also next to a running job. A job without a begun commit
+    fails after its end by the cleanup, because a commit creates its marker before the check for
+    `open`, and the cleanup deletes `open` before the check for this marker. A job with a begun
+    commit keeps its files, unless its process on this machine is dead, or an earlier cleanup or
+    abort ended the job :data:`~lance_spark.staging.area.LONGEST_COMMIT` ago. In the latter cases
+    the commit is over before this cleanup reads the versions, so a committed file has a reference.
 
     Args:
         uri: Location of the table.
@@ -40,19 +44,21 @@ def remove_orphans(
     """
     ref = DatasetRef.at(uri, storage_options or {})
     before = moment_before(older_than)
-    candidates: dict[Staging, set[str]] = {}
     jobs = [job for job in staged_jobs(ref.uri, ref.storage_options) if made_at(job) <= before]
-    table_files = _count_table_files(ref) if jobs else None
-    for job in jobs:
-        staging = Staging(
-            uri=ref.uri,
-            storage_options=ref.storage_options,
-            job_id=job,
-            table_files=table_files,
-            open_files=OPEN_FILES,
-        )
-        staging, markers = _close(staging)
-        candidates[staging] = set(staging.find_data_files(markers))
+    area = Staging(
+        uri=ref.uri,
+        storage_options=ref.storage_options,
+        job_id="",
+        table_files=_count_table_files(ref) if jobs else None,
+        open_files=OPEN_FILES,
+    )
+    ended_jobs = [staging for job in jobs if _end(staging := replace(area, job_id=job))]
+    candidates: dict[Staging, set[str]] = {}
+    for staging in ended_jobs:
+        # An attempt may begin until the end of its job.
+        markers = staging.list_markers()
+        left_staging = staging.as_left(markers)
+        candidates[left_staging] = set(left_staging.find_data_files(markers))
     # One walk over the versions serves all jobs.
     keep = referenced_files(ref, set().union(*candidates.values()))
     return sum(
@@ -62,15 +68,19 @@ def remove_orphans(
     )
 
 
-def _close(staging: Staging) -> tuple[Staging, list[str]]:
-    """Ends a job of another process, and returns its staging area and its markers.
+def _end(staging: Staging) -> bool:
+    """Ends a job of another process, and tells whether its commit is over or never began.
 
-    The job is closed before any check: a job that lives longer than expected must not begin its
-    commit now. Its attempts are listed after that: an attempt may begin until then.
+    A job is ended before any check: a job that lives longer than expected must not begin its commit
+    now.
     """
-    staging.as_left(staging.list_markers()).close_job()
-    markers = staging.list_markers()
-    return staging.as_left(markers), markers
+    is_over = not staging.as_left(staging.list_markers()).close_job()
+    if not is_over:
+        staging.note_end()
+        logger.info(
+            "Job %s in %s may still commit, so its files are kept for a later cleanup.", staging.job_id, staging.uri
+        )
+    return is_over
 
 
 def _count_table_files(ref: DatasetRef) -> int | None:
@@ -125,7 +135,10 @@ def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
         for job_id in jobs:
             older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
             if made_at(job_id) < made and not _is_outcome_unknown(older):
-                abort(_close(older)[0], unpinned, since=_version_before(unpinned, job_id))
+                older.as_left(older.list_markers()).close_job()
+                # An attempt may begin until the end of its job.
+                older = older.as_left(older.list_markers())
+                abort(older, unpinned, since=_version_before(unpinned, job_id))
     except (LanceSparkError, OSError) as error:
         logger.warning(
             "Files of a dead driver could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",

@@ -19,8 +19,13 @@ from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import store_of, target_files
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
-from lance_spark.dataset import DatasetRef, tags_of
-from lance_spark.errors import TableUnwritableError, panics_as_errors
+from lance_spark.dataset import DatasetRef, is_local, tags_of
+from lance_spark.errors import (
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    TableUnwritableError,
+    panics_as_errors,
+)
 from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
 from lance_spark.side_calls import begin_call
@@ -87,14 +92,14 @@ class CheckpointUpkeep:
             # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
 
-    def at_end(self, files: EndedFiles, *, is_done: bool, files_can_serve: bool) -> None:
+    def at_end(self, files: EndedFiles, *, is_done: bool, failure: BaseException | None) -> None:
         """Deletes the job's checkpoints and files, except for committed files and a later run's.
 
         Args:
             files: The files of the job.
             is_done: Whether the job is done. Then no later run needs its checkpoints.
-            files_can_serve: Whether a later run may commit finished files; False after a drop of
-                the column.
+            failure: The error of the job. A later run may commit finished files, except after a
+                drop of the column. If the outcome of a commit is unknown, all files stay.
         """
         spec, snapshot = self._spec, self._spec.snapshot
         ended_jobs = begin_call(snapshot.uri, functools.partial(staged_jobs, snapshot.uri, snapshot.storage_options))
@@ -102,7 +107,7 @@ class CheckpointUpkeep:
         own = [entry for entry in entries if entry.job_id == spec.job_id]
         of_files = [entry for entry in own if entry.kind != "values"]
         useless = own if is_done else of_files
-        if of_files and files_can_serve and not is_done:
+        if of_files and not is_done and not isinstance(failure, CommitImpossibleError):
             records = RecordStore(snapshot).load(spec.column)
             useless = [entry for entry in of_files if not self._open_members(entry, files.committed, records)]
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
@@ -110,15 +115,24 @@ class CheckpointUpkeep:
             if not is_done:
                 # No checkpoint for a later run names a deleted file.
                 deletions = list(deletions)
-            if not is_done and len(useless) < len(of_files):
-                # Finished files without a commit serve the next run, and the next run removes them.
-                spec.staging.close_job()
-            else:
-                committed, staged = sorted(files.committed), files.staged
-                finish(spec.staging, snapshot, committed, unless_named=staged, reported=files.reported)
+            self._end_staging(files, failure, serves=not is_done and len(useless) < len(of_files))
             list(deletions)
         if is_done:
             self._sweep_ended_jobs(ended_jobs())
+
+    def _end_staging(self, files: EndedFiles, failure: BaseException | None, *, serves: bool) -> None:
+        """Ends the job, and deletes its files unless they serve a later run or a late commit."""
+        staging, snapshot = self._spec.staging, self._spec.snapshot
+        # An interrupted call to an object store may still make a version.
+        is_interrupted = not isinstance(failure, Exception | None) and not is_local(snapshot.uri)
+        if is_interrupted or isinstance(failure, CommitOutcomeUnknownError):
+            if staging.close_job():
+                staging.note_end()
+        elif serves:
+            # Finished files without a commit serve the next run, and the next run removes them.
+            staging.end_with_files()
+        else:
+            finish(staging, snapshot, sorted(files.committed), unless_named=files.staged, reported=files.reported)
 
     def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
@@ -234,7 +248,8 @@ class CheckpointUpkeep:
         for job in ended_jobs:
             if job.job_id not in referred:
                 staging = replace(spec.staging, job_id=job.staging_id)
-                staging.close_job()
+                if staging.close_job():
+                    continue  # the outcome of its last commit is unknown
                 staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))
 
 

@@ -153,11 +153,10 @@ class GroupCommits:
 
     def _begin_checks(self) -> list[Callable[[], None]]:
         """Begins the checks before a commit, and returns functions that wait for them."""
-        checks = [self._begin_definition_check()]
-        if not self._job.groups:
-            staging = self._spec.staging
-            checks.append(begin_call(staging.uri, staging.begin_commit))
-        return checks
+        staging = self._spec.staging
+        # A cleanup deletes the files of a job that it has ended, so each commit looks for the end.
+        check = staging.check_open if self._job.groups else staging.begin_commit
+        return [self._begin_definition_check(), begin_call(staging.uri, check)]
 
     def _begin_definition_check(self) -> Callable[[], None]:
         definition, snapshot = self._prepared.definition, self._spec.snapshot

@@ -34,7 +34,6 @@ from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
-    CommitImpossibleError,
     LanceSparkError,
     counted,
 )
@@ -160,7 +159,7 @@ class BackfillJob:
         self._fragments = tuple(plan.fragment_id for plan in work)
         status: Status = "FAILED"
         message: str | None = None
-        files_can_serve = True
+        failure: BaseException | None = None
         tag: str | None = None
         spec.staging.open_job()
         try:
@@ -180,14 +179,14 @@ class BackfillJob:
             message = self._why_incomplete(status)
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
-            files_can_serve = not isinstance(error, CommitImpossibleError)
+            failure = error
             if self._states.of(FragmentStatus.COMMITTED):
                 status = "PARTIAL"
             raise
         finally:
             if tag is not None:
                 self._record.warn_if_it_fails(functools.partial(release, spec.snapshot, tag))
-            self._close(status, message, files_can_serve)
+            self._close(status, message, failure)
         result = replace(self._result(status), message=message)
         if message is not None and not self._is_at_budget:
             raise BackfillIncompleteError(message, result=result)
@@ -445,7 +444,7 @@ class BackfillJob:
             f"error of {self._where()}. What was computed is kept, so run it again when the cause is gone."
         )
 
-    def _close(self, status: Status, message: str | None, files_can_serve: bool) -> None:
+    def _close(self, status: Status, message: str | None, failure: BaseException | None) -> None:
         """Removes useless checkpoints and files, and notes the end of the job."""
         spec, commits = self._prepared.spec, self._commits
         self._progress.close(status)
@@ -458,7 +457,7 @@ class BackfillJob:
             commits.upkeep.at_end(
                 EndedFiles(committed=commits.files, staged=commits.untouched.names, reported=self._ended_files),
                 is_done=status == "DONE",
-                files_can_serve=files_can_serve,
+                failure=failure,
             )
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)

@@ -4,7 +4,9 @@ run.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +14,15 @@ from pathlib import Path
 import lance
 import pytest
 
-from lance_spark.errors import CommitImpossibleError, CommitOutcomeUnknownError
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.task.messages import RangeOutcome
+from lance_spark.errors import (
+    BackfillIncompleteError,
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+)
+from lance_spark.staging.orphans import remove_orphans
 from tests.lance_spark.conflicts.cases import NEW, REWRITTEN, UPDATED_CALLS, Moment
 from tests.lance_spark.conflicts.jobs import ALL, CALLED, ConflictLab, SparkLab, filled, slipping_in
 from tests.lance_spark.conflicts.others import (
@@ -276,6 +286,36 @@ def test_files_deleted_at_the_moment_of_the_commit_are_reported_and_the_next_run
         lab.run_while(clean_up_all, "slipped")
     lance.dataset(lab.uri, version=int(str(caught.value).partition("restore version ")[2].split()[0])).restore()
     lab.run()
+    assert column(lab.uri) == right(lab)
+
+
+def test_a_cleanup_during_a_commit_deletes_none_of_its_files_and_ends_the_job(lab: ConflictLab):
+    lab.table()
+    with (
+        slipping_in(lab.uri, lambda uri: remove_orphans(uri, older_than=timedelta(0))) as remaining,
+        pytest.raises(BackfillIncompleteError, match="its job has ended"),
+    ):
+        lab.run(commit_granularity=1)
+    assert remaining == [] and filled(lab.uri) == {0}
+    lab.run()
+    assert column(lab.uri) == right(lab)
+
+
+def test_a_job_ended_by_a_cleanup_commits_no_further_group(lab: ConflictLab, monkeypatch: pytest.MonkeyPatch):
+    lab.table()
+    commit, groups = GroupCommits.commit, itertools.count()
+
+    def commit_late(commits: GroupCommits, outcomes: Sequence[RangeOutcome]) -> None:
+        if next(groups) == 1:
+            remove_orphans(lab.uri, older_than=timedelta(0))
+        commit(commits, outcomes)
+
+    monkeypatch.setattr(GroupCommits, "commit", commit_late)
+    with pytest.raises(CommitError, match="cleaned up"):
+        lab.run(commit_granularity=1)
+    assert filled(lab.uri) == {0}
+    lab.run()
+    assert lab.calls() == ALL, "no row was called for twice"
     assert column(lab.uri) == right(lab)
 
 
