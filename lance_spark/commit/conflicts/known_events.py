@@ -6,10 +6,11 @@ of an object store are read in parallel threads.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.conflicts.parallel_reads import blocks, read_all
@@ -17,6 +18,7 @@ from lance_spark.dataset import incarnation_of
 
 if TYPE_CHECKING:
     import lance
+    from lance.fragment import FragmentMetadata
 
     from lance_spark.commit.conflicts.history import Event
 
@@ -46,12 +48,14 @@ _OWN_EVENTS = 32
 _OWN_BYTES = 8 << 10
 """Maximum estimated size of such an event. Tasks give large operations their fragments."""
 
+_FRAGMENT_LISTS = ("fragments", "new_fragments", "updated_fragments")
+"""Attributes of operations with fragments."""
+
+_NO_ROW_VERSIONS: dict[str, Any] = {"created_at_version_meta": None, "last_updated_at_version_meta": None}
+
 _EVENT_BYTES = 2 << 10
 _FRAGMENT_BYTES = 1 << 10
 """Estimated sizes in Python of an event with its properties, and of a fragment of its operation."""
-
-_JSON_LENGTH = 3
-"""Characters in JSON per byte of row ids, between 2 and 4."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,7 +123,7 @@ class KnownEvents:
 
         A later walk knows that both versions are of one history, and knows a small event.
         """
-        incarnation = incarnation_of(base)
+        incarnation, event = incarnation_of(base), _without_row_ids(event)
         with self._lock:
             trails = self._trails_of(landed.uri)
             trail = next((trail for trail in trails if trail.anchors.get(base.version) == incarnation), None)
@@ -165,7 +169,8 @@ class KnownEvents:
         self, dataset: lance.LanceDataset, versions: Sequence[int], kept_versions: set[int] | None
     ) -> list[Event]:
         def read(opened: lance.LanceDataset, version: int) -> Event:
-            return self._read(opened, version, kept_versions is None or version in kept_versions)
+            is_kept = kept_versions is None or version in kept_versions
+            return _without_row_ids(self._read(opened, version, is_kept))
 
         return read_all(dataset, read, versions)
 
@@ -234,16 +239,37 @@ def _is_ancestor(dataset: lance.LanceDataset, version: int, incarnation: str) ->
 def _size_of(event: Event) -> int:
     """Returns the estimated size of an event in bytes."""
     operation: Any = event.operation
-    names = ("fragments", "new_fragments", "updated_fragments", "replacements")
+    names = (*_FRAGMENT_LISTS, "replacements")
     fragments = [fragment for name in names for fragment in getattr(operation, name, None) or ()]
     for group in getattr(operation, "groups", None) or ():
         fragments += [*group.old_fragments, *group.new_fragments]
     bitmaps = getattr(operation, "updated_fragment_offsets", None) or {}
     own_bytes = len(getattr(operation, "predicate", None) or "") + sum(map(len, bitmaps.values()))
-    return _EVENT_BYTES + own_bytes + sum(_FRAGMENT_BYTES + _row_id_bytes(fragment) for fragment in fragments)
+    return _EVENT_BYTES + own_bytes + _FRAGMENT_BYTES * len(fragments)
 
 
-def _row_id_bytes(fragment: object) -> int:
-    """Returns the estimated size of the row ids in a fragment of an operation."""
-    meta = getattr(fragment, "row_id_meta", None)
-    return 0 if meta is None else len(meta.json()) // _JSON_LENGTH
+def _without_row_ids(event: Event) -> Event:
+    """Returns an event without the row ids and row versions of its fragments.
+
+    No reader of events needs them, and their size is in proportion to the rows of the commit.
+    """
+    if event.operation is None:
+        return event
+    operation: Any = copy.copy(event.operation)
+    for name in _FRAGMENT_LISTS:
+        if getattr(operation, name, None):
+            setattr(operation, name, _strip_fragments(getattr(operation, name)))
+    if getattr(operation, "groups", None):
+        operation.groups = [
+            replace(
+                group,
+                old_fragments=_strip_fragments(group.old_fragments),
+                new_fragments=_strip_fragments(group.new_fragments),
+            )
+            for group in operation.groups
+        ]
+    return replace(event, operation=operation)
+
+
+def _strip_fragments(fragments: Iterable[FragmentMetadata]) -> list[FragmentMetadata]:
+    return [replace(fragment, row_id_meta=None, **_NO_ROW_VERSIONS) for fragment in fragments]

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from lance import LanceOperation
-from lance.fragment import RowIdSequence
 
 from lance_spark.commit.conflicts import history, known_events
 from lance_spark.commit.conflicts.history import Change, Event, event_of, events_between, first_unknown
@@ -206,23 +205,37 @@ def delete_of(predicate: str) -> LanceOperation.Delete:
     return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=[], predicate=predicate)
 
 
-def update_of(dataset: lance.LanceDataset, *, ids: int = 0, bitmap: int = 0) -> LanceOperation.Update:
+def update_of(dataset: lance.LanceDataset, *, bitmap: int = 0) -> LanceOperation.Update:
     (fragment,) = dataset.get_fragments()
     metadata = fragment.metadata
-    if ids:
-        numbers = np.random.default_rng(7).integers(0, 1 << 40, ids, dtype=np.uint64)
-        metadata.row_id_meta = RowIdSequence(pa.array(numbers)).to_inline_metadata()
     offsets = {fragment.fragment_id: bytes(bitmap)} if bitmap else None
     return LanceOperation.Update(updated_fragments=[metadata], updated_fragment_offsets=offsets)
 
 
-def test_sizes_of_events_count_predicates_bitmaps_and_row_ids(path: str) -> None:
+def test_sizes_of_events_count_predicates_and_bitmaps(path: str) -> None:
     dataset = lance.write_dataset(ROWS, path)
-    small = [delete_of(""), update_of(dataset), update_of(dataset)]
-    large = [delete_of("x" * 10_000), update_of(dataset, bitmap=10_000), update_of(dataset, ids=2_000)]
+    small = [delete_of(""), update_of(dataset)]
+    large = [delete_of("x" * 10_000), update_of(dataset, bitmap=10_000)]
     for less, more in zip(small, large, strict=True):
         sizes = [known_events._size_of(Event(version=1, operation=each, properties={})) for each in (less, more)]
         assert sizes[1] - sizes[0] >= 10_000
+
+
+def test_known_events_have_no_row_ids(path: str, events: CountingEvents) -> None:
+    make(path)
+    inline_rows.update(path, "id IN (2, 13)", a="a + 1")
+    lance.dataset(path).optimize.compact_files(target_rows_per_fragment=100)
+    dataset = lance.dataset(path)
+    seen = {
+        event.name: event.operation
+        for event in events.known.walk(dataset, range(1, dataset.version + 1), first_block=9)
+    }
+    update, rewrite = seen["Update"], seen["Rewrite"]
+    assert isinstance(update, LanceOperation.Update) and isinstance(rewrite, LanceOperation.Rewrite)
+    fragments = [*update.updated_fragments, *update.new_fragments]
+    for group in rewrite.groups:
+        fragments += [*group.old_fragments, *group.new_fragments]
+    assert len(fragments) > 4 and {fragment.row_id_meta for fragment in fragments} == {None}
 
 
 def test_an_own_commit_replaces_known_events_of_lost_versions(
