@@ -159,12 +159,16 @@ public final class LanceColumns extends LancePlan {
     }
   }
 
-  /** The rows of batches. */
-  private static final class BatchRows extends AbstractIterator<InternalRow> {
+  /**
+   * The rows of batches. Frees the vectors of a batch after its last row, as Spark's own conversion
+   * to rows does: a source may hand over vectors outside of the heap without closing them.
+   */
+  static final class BatchRows extends AbstractIterator<InternalRow> {
     private final Iterator<ColumnarBatch> batches;
     private final int[] positions;
     private final StructType schema;
     private final int rowBytes;
+    private ColumnarBatch batch;
     private BatchRow row;
 
     BatchRows(Iterator<ColumnarBatch> batches, int[] positions, StructType schema) {
@@ -177,8 +181,11 @@ public final class LanceColumns extends LancePlan {
     @Override
     public boolean hasNext() {
       while (row == null || row.isLast()) {
+        if (batch != null) batch.closeIfFreeable();
+        batch = null;
         if (!batches.hasNext()) return false;
-        row = new BatchRow(batches.next(), positions, schema, rowBytes);
+        batch = batches.next();
+        row = new BatchRow(batch, positions, schema, rowBytes);
       }
       return true;
     }
