@@ -19,6 +19,7 @@ from lance_spark.dml.results import ChangeResult, result_of
 from lance_spark.errors import CommitConflictError, CommitError, counted
 from lance_spark.lance_compat import path_of
 from lance_spark.staging.area import Staging, commit_or_give_up, finish, finish_closed
+from lance_spark.staging.data_files import Leftovers
 
 _LOG = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class _Attempts:
     taken_back: list[str] = field(default_factory=list)
     ledger: AppLedger | None = None
     commit: CommitResult | None = None
-    leftovers: list[str] | None = None
+    leftovers: Leftovers | None = None
 
     def run(self) -> ChangeResult:
         if self.ledger is not None:

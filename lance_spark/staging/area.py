@@ -68,6 +68,7 @@ from lance_spark.interpreter import end_quietly
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.attempt import Attempt, remove_if_empty
 from lance_spark.staging.data_files import (
+    Leftovers,
     delete_data_file,
     delete_data_files,
     find_data_files,
@@ -273,7 +274,7 @@ class Staging:
             self.objects.delete(marker)
         return [path for path in paths if path != marker]
 
-    def close_committing(self, names: Collection[str]) -> list[str]:
+    def close_committing(self, names: Collection[str]) -> Leftovers:
         """Ends a job without markers after :meth:`begin_commit`, and returns the job's other files.
 
         The marker of the commit leads a cleanup to these files.
@@ -281,33 +282,37 @@ class Staging:
         Raises:
             CommitConflictError: A cleanup deleted one of the named files.
         """
-        present_names = self._close_and_list(names)
+        present_names, leftovers = self._close_and_list(names)
         self._refuse_lost([name for name in names if name not in present_names], [*names])
-        return sorted(present_names.difference(names))
+        return leftovers
 
-    def close_committed(self, names: Collection[str]) -> list[str]:
+    def close_committed(self, names: Collection[str]) -> Leftovers:
         """Ends a job without markers after its commit, and returns the job's other files."""
-        return sorted(self._close_and_list(names).difference(names))
+        return self._close_and_list(names)[1]
 
-    def _close_and_list(self, names: Collection[str]) -> set[str]:
-        """Ends a job without markers, and returns all its files.
-
-        A file outside of `names` belongs to another attempt, which may finish more files until its
-        next check.
-        """
+    def _close_and_list(self, names: Collection[str]) -> tuple[set[str], Leftovers]:
+        """Ends a job without markers, and returns all its files, and the files except `names`."""
         self.objects.delete(f"{self.folder}/{_OPEN}")
+        ended_s = time.monotonic()
         present_names = self._names_of_data_files()
-        if self.check_s and not present_names <= set(names):
-            time.sleep(self.check_s)
-            present_names = self._names_of_data_files()
-        return present_names
+        leftovers = Leftovers(
+            names=frozenset(present_names.difference(names)), committed=frozenset(names), final_s=ended_s + self.check_s
+        )
+        return present_names, leftovers
 
     def _names_of_data_files(self) -> set[str]:
         """Returns the names of the files of all attempts without markers."""
         return {name for files in self._list_data_files().values() for name in files}
 
-    def delete_leftovers(self, names: Sequence[str]) -> None:
-        """Deletes the other files of a closed job, and its last marker."""
+    def delete_leftovers(self, leftovers: Leftovers) -> None:
+        """Deletes the other files of a closed job, and its last marker.
+
+        These files belong to other attempts, which may finish more files until their next check.
+        """
+        names = leftovers.names
+        if names and self.check_s:
+            time.sleep(max(0.0, leftovers.final_s - time.monotonic()))
+            names = self._names_of_data_files() - leftovers.committed
         delete_data_files(self.uri, self.storage_options, names)
         self.objects.delete(f"{self.folder}/{_COMMITTING}")
 
@@ -617,7 +622,7 @@ def finish(
             staging.delete_leftovers(staging.close_committed({*keep, *referenced}))
 
 
-def finish_closed(staging: Staging, leftovers: Sequence[str]) -> None:
+def finish_closed(staging: Staging, leftovers: Leftovers) -> None:
     """Deletes the remaining files of a committed job after :meth:`Staging.close_committing`."""
     with _deletes_later(staging):
         staging.delete_leftovers(leftovers)

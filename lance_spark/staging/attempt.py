@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import is_local
+from lance_spark.errors import LanceSparkError
 from lance_spark.staging.data_file import StagedFile
 from lance_spark.staging.data_files import delete_data_files
 from lance_spark.staging.late_attempt import LateAttemptError
@@ -79,6 +81,16 @@ class Attempt:
             return False
         self._checked_until = 0.0
         return self.clear_if_over()
+
+    def abandon(self) -> None:
+        """Deletes all files of an attempt that failed, and its marker.
+
+        The end of the job then waits for no file of the attempt. A failed deletion is left to the
+        end of the job.
+        """
+        if not self.end():
+            with contextlib.suppress(OSError, LanceSparkError):
+                self.staging.delete_attempt(self.id, [f"{self.id}-{i}.lance" for i in range(self._data_files)])
 
     def clear_if_over(self) -> bool:
         """Deletes the attempt's files if its job has ended, and tells whether the job has ended.

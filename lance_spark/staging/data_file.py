@@ -166,12 +166,12 @@ class FragmentSink:
         return tuple(self._fragments)
 
     def abandon(self) -> None:
-        """Discards the open file after an error; the end of the job deletes the finished files."""
+        """Discards the open file and the finished files after an error."""
         if self._file is not None:
             self._file.discard()
             self._file = None
         if self._attempt is not None:
-            self._attempt.end()
+            self._attempt.abandon()
 
     def _write_part(self, file: StagedFile, part: pa.RecordBatch) -> None:
         try:

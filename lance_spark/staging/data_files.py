@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from lance_spark.objects import LanceObjects
 from lance_spark.staging.listing import note_listing
@@ -14,6 +15,21 @@ _STEM = re.compile(r"(?P<attempt>[0-9a-f]+)-[0-9]+")
 
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftovers:
+    """Files of a job without markers outside of its commit, at the end of the job.
+
+    Attributes:
+        names: Names of the files.
+        committed: Names of the files of the commit.
+        final_s: Time of :func:`time.monotonic` at which all attempts know the end of the job.
+    """
+
+    names: frozenset[str]
+    committed: frozenset[str]
+    final_s: float
 
 
 def find_data_files(

@@ -23,6 +23,7 @@ from lance_spark.errors import CommitConflictError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish, finish_closed
 from lance_spark.staging.data_file import FragmentSink
+from lance_spark.staging.data_files import Leftovers
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.write.planned import fragment_from_json, fragment_to_json
 
@@ -63,7 +64,7 @@ class RowsWritten(WriterCommitMessage):
 class _Closing:
     """The files of other attempts, if the job ended before its commit; None otherwise."""
 
-    leftovers: list[str] | None = None
+    leftovers: Leftovers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Iterator
@@ -32,6 +33,11 @@ def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS
     copy = pickle.loads(pickle.dumps(planned))
     assert isinstance(copy, LanceAppendWriter)
     return copy
+
+
+def with_markers(job: LanceAppendWriter) -> LanceAppendWriter:
+    """Returns a job whose attempts have markers, as in a table with many files."""
+    return dataclasses.replace(job, staging=dataclasses.replace(job.staging, has_markers=True))
 
 
 def batches(*ids: int) -> Iterator[pa.RecordBatch]:

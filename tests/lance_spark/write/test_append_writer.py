@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -49,7 +48,17 @@ from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
+from tests.lance_spark.write.appends import (
+    ROWS,
+    batches,
+    files_in,
+    ids_in,
+    plan,
+    unused_files,
+    uri_of,
+    with_markers,
+    write,
+)
 
 pytestmark = pytest.mark.sample(1, tests=2)
 
@@ -328,11 +337,6 @@ def test_the_end_of_a_job_waits_for_attempts_that_rely_on_their_last_check(
     with pytest.raises(CommitError, match="came too late"):
         files[2].close()
     assert unused_files(path) == set()
-
-
-def with_markers(job: LanceAppendWriter) -> LanceAppendWriter:
-    """Returns a job whose attempts have markers, as in a table with many files."""
-    return dataclasses.replace(job, staging=dataclasses.replace(job.staging, has_markers=True))
 
 
 @pytest.mark.parametrize("check_s", [0.0, 60.0])
