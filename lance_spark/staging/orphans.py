@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef, count_data_files, is_local
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
+from lance_spark.staging import area
 from lance_spark.staging.area import OPEN_FILES, Staging, abort, logger, made_at, staged_jobs
 from lance_spark.version_times import version_at
 
@@ -45,14 +47,17 @@ def remove_orphans(
     ref = DatasetRef.at(uri, storage_options or {})
     before = moment_before(older_than)
     jobs = [job for job in staged_jobs(ref.uri, ref.storage_options) if made_at(job) <= before]
-    area = Staging(
+    template = Staging(
         uri=ref.uri,
         storage_options=ref.storage_options,
         job_id="",
         table_files=_count_table_files(ref) if jobs else None,
         open_files=OPEN_FILES,
     )
-    ended_jobs = [staging for job in jobs if _end(staging := replace(area, job_id=job))]
+    ended_jobs = [staging for job in jobs if _end(staging := replace(template, job_id=job))]
+    if ended_jobs and not is_local(ref.uri):
+        # An attempt may finish files without a check until then.
+        time.sleep(area.CHECK_S)
     candidates: dict[Staging, set[str]] = {}
     for staging in ended_jobs:
         # An attempt may begin until the end of its job.

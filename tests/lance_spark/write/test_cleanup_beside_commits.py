@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError
@@ -15,7 +18,8 @@ from lance_spark.staging import area, orphans
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, uri_of, write
+from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, uri_of, with_markers, write
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.sample(1, tests=2)
 
@@ -96,3 +100,27 @@ def test_a_job_ended_by_a_cleanup_before_its_commit_commits_nothing(path: Path) 
     with pytest.raises(CommitError, match="cleaned up"):
         job.commit([message])
     assert (lance.dataset(str(path)).version, unused_files(path)) == (1, set())
+
+
+def test_a_cleanup_finds_a_file_that_an_attempt_finishes_before_its_next_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
+    monkeypatch.setattr(area, "CHECK_S", 0.3)
+    path = tmp_path / "table.lance"
+    write(path, 0)
+    job = with_markers(plan(path))
+    marker = path / job.staging.folder / "open"
+    attempt = job.staging.begin_attempt()
+    file = attempt.open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+
+    def finish_file_late() -> None:
+        eventually(lambda: not marker.exists())
+        time.sleep(0.1)
+        file.close()
+
+    thread = threading.Thread(target=finish_file_late)
+    thread.start()
+    assert remove_orphans(uri_of(path), older_than=NOW) == 1
+    thread.join()
+    assert unused_files(path) == set()
