@@ -74,6 +74,7 @@ class PlacementSpec:
         lineage: The moves of rows of the source since the base; None without a base.
         selects: Whether these tasks make the rows. `spark/rows.py` makes the rows of a query of
             Spark; these tasks then only delete changed rows.
+        tasks: Number of the tasks, whose results go to the driver together.
     """
 
     source: DatasetRef
@@ -91,6 +92,7 @@ class PlacementSpec:
     makes_chunks: bool
     lineage: LineageFacts | None = None
     selects: bool = True
+    tasks: int = 1
 
     @contextmanager
     def write_fragments(self, layout: FileLayout, result: RefreshTaskResult) -> Iterator[FragmentSink]:
@@ -236,7 +238,7 @@ class WriteNewRows:
     def run(self) -> RefreshTaskResult:
         """Writes and spills the rows. Runs on an executor."""
         spec, result = self.spec, RefreshTaskResult()
-        source, spill = SourceRows(spec), RowIdSpill(spec.staging)
+        source, spill = SourceRows(spec), RowIdSpill(spec.staging, tasks=spec.tasks)
         with spec.write_fragments(spec.placed, result) as sink:
             for number in self.fragments:
                 since = source.since_base(number)
@@ -265,7 +267,7 @@ class SpillDeletedRows:
 
     def run(self) -> RefreshTaskResult:
         """Spills the rows. Runs on an executor."""
-        result, spill = RefreshTaskResult(), RowIdSpill(self.spec.staging)
+        result, spill = RefreshTaskResult(), RowIdSpill(self.spec.staging, tasks=self.spec.tasks)
         source = SourceRows(self.spec)
         for number in self.fragments:
             for ids in source.deleted_ids(number):
@@ -291,13 +293,19 @@ def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple
 
 
 class RowIdSpill:
-    """Row ids of changed and deleted rows, as files of an attempt. The result has few row ids."""
+    """Row ids of changed and deleted rows, as files of an attempt. The result has few row ids.
+
+    The results of all tasks together have at most `_FEW_OF_ALL` row ids.
+    """
 
     _MOST = 1 << 20
     _FEW = 1 << 10
+    _FEW_OF_ALL = 1 << 20
 
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, *, tasks: int) -> None:
+        """Takes the staging area of the refresh, and the number of its tasks with row ids."""
         self._staging = staging
+        self._few = min(self._FEW, self._FEW_OF_ALL // tasks)
         self._attempt: Attempt | None = None
         self._held: list[tuple[np.ndarray, np.ndarray]] = []
         self._paths: list[str] = []
@@ -313,7 +321,7 @@ class RowIdSpill:
 
     def close(self, result: RefreshTaskResult) -> None:
         """Adds the files, or few row ids, to the result of the task."""
-        if self._held and self._rows <= self._FEW:
+        if self._held and self._rows <= self._few:
             result.few_spilled = [self._take_held()]
         self._write()
         result.spills, result.spilled = self._paths, self._rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -65,11 +66,13 @@ class RowTasks:
     def write_new(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
         """Writes new rows of fragments of the source, given with rows, and spills changed rows."""
         packs = self._packs(fragments, spec.max_rows)
+        spec = replace(spec, tasks=len(packs))
         return self._run([WriteNewRows(spec=spec, fragments=pack) for pack in packs])
 
     def spill_deleted(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
         """Spills deleted rows of fragments of the shown version, given with rows."""
         packs = self._packs(fragments, spec.max_rows)
+        spec = replace(spec, tasks=len(packs))
         return self._run([SpillDeletedRows(spec=spec, fragments=pack) for pack in packs])
 
     def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
@@ -84,15 +87,17 @@ class RowTasks:
             CommitConflictError: Chunks are missing, because another refresh of the view has ended
                 or because of a cleanup.
         """
+        packs = self._packs(fragments, chunked.selects.placement.max_rows)
+        placement = replace(chunked.selects.placement, tasks=len(packs))
         tasks = [
             ChunkPlacement(
                 calls=chunked.calls,
                 fragments=pack,
-                selects=chunked.selects,
+                selects=replace(chunked.selects, placement=placement),
                 skipped=chunked.skipped,
                 columns=chunked.columns,
             )
-            for pack in self._packs(fragments, chunked.selects.placement.max_rows)
+            for pack in packs
         ]
         try:
             return self._run(tasks)

@@ -105,7 +105,7 @@ class ChunkPlacement:
     def run(self) -> RefreshTaskResult:
         """Writes the chunks of rows, and spills changed rows. Runs on an executor."""
         spec, result = self.selects.placement, RefreshTaskResult()
-        rows, spill = _ChunkedRows(self), RowIdSpill(spec.staging)
+        rows, spill = _ChunkedRows(self), RowIdSpill(spec.staging, tasks=spec.tasks)
         with spec.write_fragments(spec.placed, result) as sink:
             for number in self.fragments:
                 since = rows.source.since_base(number)
