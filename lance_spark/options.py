@@ -10,15 +10,30 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lance_spark.errors import OptionError
 from lance_spark.namespaces.reference import NamespaceTable
+from lance_spark.options_values import (
+    byte_size,
+    option_field,
+    parse_boolean,
+    parse_branch,
+    parse_fragment_ids,
+    parse_names,
+    parse_not_negative,
+    parse_one_of,
+    parse_positive,
+    parse_text,
+    parse_text_query,
+    parse_timestamp,
+    parse_vector_query,
+    parse_version_text,
+)
 
 if TYPE_CHECKING:
     from lance_spark.queries import TextQuery, VectorQuery
@@ -68,16 +83,7 @@ _OF_OTHER_FORMATS = {
 }
 """Options that Spark's users know from other formats, and what to do here."""
 
-_MOST = 1 << 63
-"""More than any number that Lance takes: signed 64 bits."""
-
 _T = TypeVar("_T")
-
-
-def _option(
-    parse: Callable[[str], object], accepted: str, doc: str, *, default: object = None, name: str | None = None
-) -> Any:  # noqa: ANN401 - dataclasses.field is typed so too
-    return dataclasses.field(default=default, metadata={"parse": parse, "accepted": accepted, "doc": doc, "name": name})
 
 
 def environment_flag(variable: str, *, default: bool = False) -> bool:
@@ -92,182 +98,85 @@ def environment_flag(variable: str, *, default: bool = False) -> bool:
     return text in ("true", "1", "yes")
 
 
-def _boolean(text: str) -> bool:
-    try:
-        return {"true": True, "false": False}[text.strip().lower()]
-    except KeyError:
-        raise ValueError from None
-
-
-def _positive(text: str) -> int:
-    number = _not_negative(text)
-    if number == 0:
-        raise ValueError
-    return number
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < _MOST:
-        raise ValueError
-    return number
-
-
-def byte_size(text: str) -> int:
-    """Bytes, as a number or with a binary unit: `67108864`, `64m`, `64MiB`, `1g`."""
-    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*", text.lower())
-    if match is None or int(match[1]) == 0:
-        raise ValueError
-    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
-    if size >= _MOST:
-        raise ValueError
-    return size
-
-
-def _parse_names(text: str) -> tuple[str, ...]:
-    """Column names: a JSON array, needed for a name with a comma, or a comma-separated list."""
-    if text.lstrip().startswith("["):
-        names = json.loads(text)
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            raise ValueError
-    else:
-        names = [part.strip() for part in text.split(",")]
-    if not names or not all(names) or len(set(names)) != len(names):
-        raise ValueError
-    return tuple(names)
-
-
-def _fragment_ids(text: str) -> tuple[int, ...]:
-    ids = json.loads(text) if text.lstrip().startswith("[") else [int(part) for part in text.split(",")]
-    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 1 << 32 for i in ids):
-        raise ValueError
-    return tuple(sorted(set(ids)))
-
-
-def _timestamp(text: str) -> datetime:
-    """ISO 8601; without an offset it is UTC."""
-    moment = datetime.fromisoformat(text.strip())
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _version(text: str) -> str:
-    match = re.fullmatch(r"(?:([^\s:]+):)?(\d+)|[^\s:]+", text.strip())
-    if match is None or (match[2] is not None and int(match[2]) >= 1 << 63):
-        raise ValueError
-    return text.strip()
-
-
-def _branch(text: str) -> str:
-    if not re.fullmatch(r"[^\s:]+", text):
-        raise ValueError
-    return text
-
-
-def _text(text: str) -> str:
-    if not text.strip():
-        raise ValueError
-    return text
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.strip().lower() not in choices:
-            raise ValueError
-        return text.strip().lower()
-
-    return parse
-
-
-def _vector_query(text: str) -> VectorQuery:
-    # Imported here: workers of plain scans import this module, and start sooner without more.
-    from lance_spark.queries import VectorQuery
-
-    return VectorQuery.of_json(text)
-
-
-def _text_query(text: str) -> TextQuery:
-    from lance_spark.queries import TextQuery
-
-    return TextQuery.of_text(text)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options of `spark.read.format("lance")`; the metadata of each field documents it."""
 
-    path: str = _option(
-        _text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
+    path: str = option_field(
+        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
     )
-    version: str | None = _option(
-        _version,
+    version: str | None = option_field(
+        parse_version_text,
         "a version number, a tag, branch:number, or a branch",
         "Version to read: a number, the name of a tag, `branch:number`, or the name of a branch for its latest. "
         "Without it the latest version is pinned when the DataFrame is made.",
     )
-    branch: str | None = _option(
-        _branch,
+    branch: str | None = option_field(
+        parse_branch,
         "the name of a branch",
         "Branch to read; `version` and `timestamp` are then of this branch. See [Branches](versions.md#branches).",
     )
-    timestamp: datetime | None = _option(
-        _timestamp,
+    timestamp: datetime | None = option_field(
+        parse_timestamp,
         "an ISO 8601 date and time, such as 2026-01-31T12:00:00Z",
         "Read the newest version that is not newer than this moment (UTC where no offset is given).",
     )
-    columns: tuple[str, ...] | None = _option(
-        _parse_names,
+    columns: tuple[str, ...] | None = option_field(
+        parse_names,
         "column names, comma-separated or as a JSON array",
         "Columns to read, in this order. Only these are fetched from storage.",
     )
-    filter: str | None = _option(
-        _text, "a filter in Lance SQL", "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`."
+    filter: str | None = option_field(
+        parse_text, "a filter in Lance SQL", "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`."
     )
-    limit: int | None = _option(
-        _not_negative, "a number of rows, 0 or more and less than 2^63", "Read at most so many rows."
+    limit: int | None = option_field(
+        parse_not_negative, "a number of rows, 0 or more and less than 2^63", "Read at most so many rows."
     )
-    batch_size: int = _option(_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=65536)
-    fragments: tuple[int, ...] | None = _option(
-        _fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."
+    batch_size: int = option_field(
+        parse_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=65536
     )
-    with_row_id: bool = _option(_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
-    with_row_address: bool = _option(
-        _boolean,
+    fragments: tuple[int, ...] | None = option_field(
+        parse_fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."
+    )
+    with_row_id: bool = option_field(parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
+    with_row_address: bool = option_field(
+        parse_boolean,
         "true or false",
         "Add the column `_rowaddr` (bigint), which a backfill needs; its metadata carries table and version.",
         default=False,
     )
-    with_row_versions: bool = _option(
-        _boolean,
+    with_row_versions: bool = option_field(
+        parse_boolean,
         "true or false",
         "Add `_row_created_at_version` and `_row_last_updated_at_version` (bigint). The table needs stable row ids.",
         default=False,
     )
-    blob_handling: Literal["descriptor", "bytes"] = _option(
-        _one_of("descriptor", "bytes"),
+    blob_handling: Literal["descriptor", "bytes"] = option_field(
+        parse_one_of("descriptor", "bytes"),
         "descriptor or bytes",
         "What a blob column reads as: a struct that says where the bytes are, or the bytes.",
         default="descriptor",
     )
-    nearest: VectorQuery | None = _option(
-        _vector_query,
+    nearest: VectorQuery | None = option_field(
+        parse_vector_query,
         "JSON with `q` and, where wanted, `column`, `k`, `offset`, `metric`, `nprobes`, `maximum_nprobes`, "
         "`lower_bound`, `upper_bound`, `fast_search`, `refine_factor`, `ef`, `use_index`, `prefilter`",
         "Read the `k` (10) rows whose vectors are nearest to `q`, with `_distance`. See [Search](search.md).",
     )
-    full_text_query: TextQuery | None = _option(
-        _text_query,
+    full_text_query: TextQuery | None = option_field(
+        parse_text_query,
         "words, or JSON with `query` and, where wanted, `columns`, `phrase`, `fast_search`, `k`, `offset`, `prefilter`",
         "Read the `k` (10) rows whose text is most about the words, with `_score`. With `nearest`, both are searched "
         "and fused.",
     )
-    target_partition_bytes: int = _option(
+    target_partition_bytes: int = option_field(
         byte_size,
         "a size in bytes, such as 134217728 or 128m",
         "Size that a partition aims at, in stored bytes of the columns read.",
         default=128 << 20,
     )
-    parallelism: int | None = _option(
-        _positive,
+    parallelism: int | None = option_field(
+        parse_positive,
         "a number of tasks, 1 or more",
         "Number of partitions for a table smaller than so many partitions of `target_partition_bytes`; each has at "
         "least 4 MiB. Default: the tasks that the cluster runs at once, and without the jar the cores of the driver's "
@@ -287,7 +196,7 @@ class ReadOptions:
         Raises:
             OptionError: An option is unknown, malformed, or contradicts another one.
         """
-        parsed = _parse(ReadOptions, _of_this_use(ReadOptions, options))
+        parsed = parse_options(ReadOptions, select_used_options(ReadOptions, options))
         if parsed.version is not None and parsed.timestamp is not None:
             raise OptionError(
                 "timestamp",
@@ -315,102 +224,104 @@ _COLUMN_OPTION = re.compile(f"(.+)\\.({'|'.join(map(re.escape, COLUMN_OPTIONS))}
 class WriteOptions:
     """Options of `df.write.format("lance")`; the metadata of each field documents it."""
 
-    path: str = _option(
-        _text, "the URI of a Lance table", "Location of the table; usually the argument of `save`.", default=""
+    path: str = option_field(
+        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `save`.", default=""
     )
-    mode: Literal["rows", "backfill"] = _option(
-        _one_of("rows", "backfill"),
+    mode: Literal["rows", "backfill"] = option_field(
+        parse_one_of("rows", "backfill"),
         "rows or backfill",
         "`rows` writes rows. `backfill` writes values of columns into existing rows that `_rowaddr` or `_rowid` names.",
         default="rows",
     )
-    branch: str | None = _option(
-        _branch,
+    branch: str | None = option_field(
+        parse_branch,
         "the name of a branch",
         "Branch to write to, which must be there. Row addresses of a backfill must be of this branch.",
     )
-    version: int | None = _option(
-        _positive,
+    version: int | None = option_field(
+        parse_positive,
         "a version number",
         "Backfill: the version that the row addresses were read at, where the DataFrame lost that knowledge.",
     )
-    input_columns: tuple[str, ...] | None = _option(
-        _parse_names,
+    input_columns: tuple[str, ...] | None = option_field(
+        parse_names,
         "column names, comma-separated or as a JSON array",
         "Backfill: the columns that the values were computed from. Changes of others are no conflict.",
     )
-    verify_columns: tuple[str, ...] | None = _option(
-        _parse_names,
+    verify_columns: tuple[str, ...] | None = option_field(
+        parse_names,
         "names of columns that the DataFrame also holds, unchanged",
         "Backfill: columns that are written along only to be compared with the table; a row where they differ is an "
         "error.",
     )
-    max_rows_per_file: int = _option(
-        _positive, "a number of rows, 1 or more", "Most rows of one fragment.", default=1 << 20
+    max_rows_per_file: int = option_field(
+        parse_positive, "a number of rows, 1 or more", "Most rows of one fragment.", default=1 << 20
     )
-    max_bytes_per_file: int = _option(
+    max_bytes_per_file: int = option_field(
         byte_size,
         "a size in bytes, such as 1g",
         "Size of the Arrow data after which a new fragment is begun.",
         default=90 << 30,
     )
-    data_storage_version: str | None = _option(
-        _one_of("2.0", "2.1", "2.2", "stable", "next", "legacy"),
+    data_storage_version: str | None = option_field(
+        parse_one_of("2.0", "2.1", "2.2", "stable", "next", "legacy"),
         "2.0, 2.1, 2.2, stable, next or legacy",
         "File format of a new table. Existing tables keep theirs.",
     )
-    enable_stable_row_ids: bool = _option(
-        _boolean, "true or false", "Make a new table with stable row ids.", default=True
+    enable_stable_row_ids: bool = option_field(
+        parse_boolean, "true or false", "Make a new table with stable row ids.", default=True
     )
-    create_only: bool = _option(
-        _boolean,
+    create_only: bool = option_field(
+        parse_boolean,
         "true or false",
         "Create a new table. The write fails if the table exists, or if a concurrent writer creates the table first.",
         default=False,
     )
-    mergeschema: bool = _option(
-        _boolean,
+    mergeschema: bool = option_field(
+        parse_boolean,
         "true or false",
         "`mergeSchema`: an append adds columns that the table lacks, in a version before that of the rows.",
         default=False,
     )
-    commit_message: str | None = _option(_text, "a text", "Kept with the version.")
-    commit_max_retries: int | None = _option(
-        _not_negative,
+    commit_message: str | None = option_field(parse_text, "a text", "Kept with the version.")
+    commit_max_retries: int | None = option_field(
+        parse_not_negative,
         "a number, 0 or more",
         "Rounds without progress after which a commit gives up. Default: the environment variable "
         "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES, else 10.",
     )
-    commit_timeout: int | None = _option(
-        _positive, "seconds, 1 or more", "Seconds after which a commit that keeps losing races gives up. Default: 1800."
+    commit_timeout: int | None = option_field(
+        parse_positive,
+        "seconds, 1 or more",
+        "Seconds after which a commit that keeps losing races gives up. Default: 1800.",
     )
-    on_stale: Literal["null", "error"] = _option(
-        _one_of("null", "error"),
+    on_stale: Literal["null", "error"] = option_field(
+        parse_one_of("null", "error"),
         "null or error",
         "Backfill: what becomes of a row whose input columns a concurrent writer changed: it gets no value, or nothing "
         "is committed.",
         default="null",
     )
-    carry_over_max_bytes: int | None = _option(
+    carry_over_max_bytes: int | None = option_field(
         byte_size,
         "a size in bytes, such as 1g",
         "Backfill: most bytes of values that the commit carries over to where their rows have moved. With more "
         "it is a conflict, and nothing is committed. Default: no limit.",
     )
-    allow_unsafe_commits: bool | None = _option(
-        _boolean,
+    allow_unsafe_commits: bool | None = option_field(
+        parse_boolean,
         "true or false",
         "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. "
         "Default: the environment variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
     )
-    txn_app_id: str | None = _option(
-        _text,
+    txn_app_id: str | None = option_field(
+        parse_text,
         "an id of the application, such as nightly-import",
         "Together with `txn_version`: write each transaction of an application once. See "
         "[Streaming](streaming.md#exactly-once-in-foreachbatch).",
     )
-    txn_version: int | None = _option(
-        _not_negative,
+    txn_version: int | None = option_field(
+        parse_not_negative,
         "a number, 0 or more, that grows with each transaction of the application",
         "Number of the transaction, such as the id of a micro-batch. A write of a committed transaction changes "
         "nothing; a write of an older transaction fails.",
@@ -432,7 +343,7 @@ class WriteOptions:
         plain: dict[str, str] = {}
         per_column: dict[str, dict[str, str]] = {}
         properties: dict[str, str] = {}
-        for key, value in _of_this_use(WriteOptions, options).items():
+        for key, value in select_used_options(WriteOptions, options).items():
             if key.lower().startswith(PROPERTY_PREFIX):
                 name = key[len(PROPERTY_PREFIX) :]
                 check_property(name, value)
@@ -447,7 +358,7 @@ class WriteOptions:
             if not re.fullmatch(values, value):
                 raise OptionError(key, value, accepted)
             per_column.setdefault(match[1], {})[name] = value
-        parsed = _parse(WriteOptions, plain)
+        parsed = parse_options(WriteOptions, plain)
         pairs = tuple(sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items()))
         return dataclasses.replace(parsed, column_options=pairs, properties=tuple(sorted(properties.items())))
 
@@ -457,7 +368,7 @@ def stored_options(options: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name.lower() for name in options.get(TABLE_OPTION, "").split(","))
 
 
-def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
+def select_used_options(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options without options of a catalog table for the other use."""
     stored = stored_options(options)
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
@@ -469,7 +380,12 @@ def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str
     return {key: text for key, text in options.items() if key != TABLE_OPTION and serves(key.lower())}
 
 
-def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
+def parse_options(cls: type[_T], options: Mapping[str, str]) -> _T:
+    """Returns Spark's options as an object of a class with :func:`option_field`.
+
+    Raises:
+        OptionError: An option is unknown or malformed.
+    """
     fields = {f.name: f for f in dataclasses.fields(cls) if "parse" in f.metadata}  # type: ignore[arg-type]
     values: dict[str, object] = {}
     storage: dict[str, str] = {}

@@ -8,19 +8,17 @@ from datetime import datetime
 from typing import Literal
 
 from lance_spark.errors import OptionError
-from lance_spark.options import (
-    ReadOptions,
-    _boolean,
-    _branch,
-    _of_this_use,
-    _one_of,
-    _option,
-    _parse,
-    _parse_names,
-    _positive,
-    _text,
-    _timestamp,
+from lance_spark.options import ReadOptions, parse_options, select_used_options
+from lance_spark.options_values import (
     byte_size,
+    option_field,
+    parse_boolean,
+    parse_branch,
+    parse_names,
+    parse_one_of,
+    parse_positive,
+    parse_text,
+    parse_timestamp,
 )
 
 FEED_OPTION = "change_feed"
@@ -41,8 +39,8 @@ _BY_PATH = "a read by path, without a schema: .load({!r})"
 _BATCH_ONLY = ("endingversion", "endingtimestamp", "endingboundinclusive", "deduplicationmode")
 
 
-def _version(text: str) -> int | str:
-    return LATEST if text.strip().lower() == LATEST else _positive(text)
+def _parse_starting_version(text: str) -> int | str:
+    return LATEST if text.strip().lower() == LATEST else parse_positive(text)
 
 
 _INSTANT = "an ISO 8601 date and time, such as 2026-01-31T12:00:00Z"
@@ -52,82 +50,82 @@ _INSTANT = "an ISO 8601 date and time, such as 2026-01-31T12:00:00Z"
 class ChangeOptions:
     """Options of a change feed and of a stream; the metadata of each field documents it."""
 
-    path: str = _option(
-        _text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
+    path: str = option_field(
+        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
     )
-    branch: str | None = _option(_branch, "the name of a branch", "Branch whose changes are read.")
-    change_feed: bool = _option(_boolean, "true or false", "Read changes instead of rows.", default=False)
-    startingversion: int | Literal["latest"] | None = _option(
-        _version,
+    branch: str | None = option_field(parse_branch, "the name of a branch", "Branch whose changes are read.")
+    change_feed: bool = option_field(parse_boolean, "true or false", "Read changes instead of rows.", default=False)
+    startingversion: int | Literal["latest"] | None = option_field(
+        _parse_starting_version,
         "a version number, or latest for a stream",
         "`startingVersion`: the first version whose changes are read. In a stream, `latest` skips all existing rows. "
         "Default of a stream: all rows of the latest version first.",
     )
-    endingversion: int | None = _option(
-        _positive,
+    endingversion: int | None = option_field(
+        parse_positive,
         "a version number",
         "`endingVersion`: the last version whose changes are read. Default: the latest version.",
     )
-    startingtimestamp: datetime | None = _option(
-        _timestamp, _INSTANT, "`startingTimestamp`: read the changes of the versions from this time on."
+    startingtimestamp: datetime | None = option_field(
+        parse_timestamp, _INSTANT, "`startingTimestamp`: read the changes of the versions from this time on."
     )
-    endingtimestamp: datetime | None = _option(
-        _timestamp, _INSTANT, "`endingTimestamp`: read the changes of the versions up to this time."
+    endingtimestamp: datetime | None = option_field(
+        parse_timestamp, _INSTANT, "`endingTimestamp`: read the changes of the versions up to this time."
     )
-    startingboundinclusive: bool = _option(
-        _boolean,
+    startingboundinclusive: bool = option_field(
+        parse_boolean,
         "true or false",
         "`startingBoundInclusive`: whether the starting version belongs to the feed.",
         default=True,
     )
-    endingboundinclusive: bool = _option(
-        _boolean,
+    endingboundinclusive: bool = option_field(
+        parse_boolean,
         "true or false",
         "`endingBoundInclusive`: whether the ending version belongs to the feed.",
         default=True,
     )
-    deduplicationmode: Literal["none", "dropcarryovers", "netchanges"] = _option(
-        _one_of("none", "dropcarryovers", "netchanges"),
+    deduplicationmode: Literal["none", "dropcarryovers", "netchanges"] = option_field(
+        parse_one_of("none", "dropcarryovers", "netchanges"),
         "dropCarryovers, netChanges or none",
         "`deduplicationMode`: `netChanges` compares the ending version with the version before the start. The other "
         "values read the changes of each version. The feed has no carried over rows, so `none` equals "
         "`dropCarryovers`.",
         default="dropcarryovers",
     )
-    computeupdates: bool = _option(
-        _boolean,
+    computeupdates: bool = option_field(
+        parse_boolean,
         "true or false",
         "`computeUpdates`: whether a changed row gives `update_preimage` and `update_postimage`. Otherwise a changed "
         "row gives `delete` and `insert`.",
         default=True,
     )
-    columns: tuple[str, ...] | None = _option(
-        _parse_names,
+    columns: tuple[str, ...] | None = option_field(
+        parse_names,
         "column names, comma-separated or as a JSON array",
         "Columns of the feed. A row is an update only if a value of these columns differs. Default: all columns of the "
         "ending version.",
     )
-    filter: str | None = _option(
-        _text,
+    filter: str | None = option_field(
+        parse_text,
         "a filter in Lance SQL",
         "Read the changes of the matching rows. A row that begins to match is an insert, and a row that ceases to "
         "match is a delete.",
     )
-    with_row_id: bool = _option(_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
-    blob_handling: Literal["bytes"] = _option(
-        _one_of("bytes"), "bytes", "Form of a blob column: the bytes.", default="bytes"
+    with_row_id: bool = option_field(parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
+    blob_handling: Literal["bytes"] = option_field(
+        parse_one_of("bytes"), "bytes", "Form of a blob column: the bytes.", default="bytes"
     )
-    maxversionspertrigger: int | None = _option(
-        _positive,
+    maxversionspertrigger: int | None = option_field(
+        parse_positive,
         "a number of versions, 1 or more",
         "`maxVersionsPerTrigger`: maximum number of versions of a micro-batch of a stream. Needs Spark 4.2.",
     )
-    maxrowspertrigger: int | None = _option(
-        _positive,
+    maxrowspertrigger: int | None = option_field(
+        parse_positive,
         "a number of rows, 1 or more",
         "`maxRowsPerTrigger`: rows after which a micro-batch takes no further fragment. Needs Spark 4.2.",
     )
-    maxbytespertrigger: int | None = _option(
+    maxbytespertrigger: int | None = option_field(
         byte_size,
         "a size in bytes, such as 1g",
         "`maxBytesPerTrigger`: stored bytes after which a micro-batch takes no further fragment. Needs Spark 4.2.",
@@ -141,13 +139,13 @@ class ChangeOptions:
         Raises:
             OptionError: An option is unknown, malformed, or contradicts another one.
         """
-        requested = _of_this_use(ReadOptions, options)
+        requested = select_used_options(ReadOptions, options)
         if "version" in requested and FEED_OPTION in requested:
             problem = "is not for a table of a catalog, nor beside option 'version'"
             raise OptionError(
                 FEED_OPTION, requested[FEED_OPTION], _BY_PATH.format(requested.get("path")), problem=problem
             )
-        parsed = _parse(ChangeOptions, requested)
+        parsed = parse_options(ChangeOptions, requested)
         if parsed.startingversion is not None and parsed.startingtimestamp is not None:
             raise _contradiction("startingTimestamp", parsed.startingtimestamp, "startingVersion")
         if parsed.endingversion is not None and parsed.endingtimestamp is not None:

@@ -309,7 +309,7 @@ class Staging:
 
         These files belong to other attempts, which may finish more files until their next check.
         """
-        names = leftovers.names
+        names: Collection[str] = leftovers.names
         if names and self.check_s:
             time.sleep(max(0.0, leftovers.final_s - time.monotonic()))
             names = self._names_of_data_files() - leftovers.committed
