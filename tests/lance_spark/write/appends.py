@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from lance_spark.options import WriteOptions
 from lance_spark.write.append_writer import LanceAppendWriter
 
 ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])
+STORES = {"local": "", "object store": "file-object-store://"}
+"""Lance treats a location of the second scheme as an object store, although its objects are local files."""
+
 prefix = ""
 
 
@@ -71,3 +75,9 @@ def unused_files(path: Path | str) -> set[str]:
         if name.startswith("_lance_spark")
         or (name.startswith("data/") and name.split("/")[1].removesuffix(".lance") not in stems)
     }
+
+
+def child_environment() -> dict[str, str]:
+    """Returns the environment of a process that imports this project."""
+    root = str(Path(__file__).parents[3])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}

@@ -18,13 +18,10 @@ from lance_spark.staging import area, orphans
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, uri_of, with_markers, write
+from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, unused_files, uri_of, with_markers, write
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(1, tests=2)
-
 NOW = timedelta(0)
-STORES = {"local": "", "object store": "file-object-store://"}
 commit_rows = row_write.commit_rows
 
 

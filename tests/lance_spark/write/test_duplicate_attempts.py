@@ -11,15 +11,13 @@ import pytest
 
 from lance_spark.staging import area
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, with_markers, write
-
-pytestmark = pytest.mark.sample(1, tests=2)
+from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, unused_files, with_markers, write
 
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A location of a table with a row on an object store."""
-    monkeypatch.setattr(appends, "prefix", "file-object-store://")
+    monkeypatch.setattr(appends, "prefix", STORES["object store"])
     write(tmp_path / "table.lance", 0)
     return tmp_path / "table.lance"
 
