@@ -29,6 +29,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import files_of_rewrite, is_preempted, is_taken_slot, plain, rewrite_as_of, tells_rows
+from lance_spark.side_calls import begin_call
 
 if TYPE_CHECKING:
     import lance
@@ -172,9 +173,12 @@ def _with_version(
     missing: Callable[[Sequence[str]], Collection[str]],
 ) -> CompactionOutcome:
     """Returns the outcome of a committed attempt, after a check for lost data."""
+    version = landed.version
+    # The thread has its own datasets.
+    check_files = begin_call(ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing))
     _refuse_unseen(ref, landed, sent.version or 0)
-    _refuse_missing(ref, landed.version, sent.committed, missing)
-    return dataclasses.replace(sent, version=landed.version)
+    check_files()
+    return dataclasses.replace(sent, version=version)
 
 
 def _sorted(
@@ -184,8 +188,10 @@ def _sorted(
     missing: Callable[[Sequence[str]], Collection[str]],
 ) -> tuple[list[Compacted], list[tuple[Compacted, str]]]:
     """Returns the parts fitting a version, and the remaining parts with the reason."""
+    names = [name for part in parts for name in part.files]
+    find_absent = begin_call(head.uri, lambda: frozenset(missing(names)))
     current, fragments = Basis.of(head), Fragments(head)
-    absent_files = frozenset(missing([name for part in parts for name in part.files]))
+    absent_files = find_absent()
     built = [segment for number, segment in current.segments.items() if number not in basis.segments]
     fits, lost = list[Compacted](), list[tuple[Compacted, str]]()
     for part in parts:
