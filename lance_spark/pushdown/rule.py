@@ -21,9 +21,6 @@ from lance_spark.jvm.jar import EXTENSIONS, first_line, load, send_to_executors
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
-CATALOG = "lancespark.LanceCatalog"
-"""Class for `spark.sql.catalog.<name>`."""
-
 ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
 """Java properties that disable Arrow's bounds checks for each value."""
 

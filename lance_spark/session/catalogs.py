@@ -19,7 +19,10 @@ from lance_spark.jvm.gateway import is_classic
 from lance_spark.jvm.jar import load
 from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options import STORAGE_PREFIX
-from lance_spark.pushdown.rule import CATALOG, enable_pushdown
+from lance_spark.pushdown.rule import enable_pushdown
+
+SESSION_CATALOG = "spark_catalog"
+"""Name of Spark's own catalog."""
 
 ROOT, ALLOW_STORED_CODE, IMPLEMENTATION = "root", "allow_stored_code", "impl"
 """Options of a catalog, below `spark.sql.catalog.<name>`."""
@@ -58,14 +61,14 @@ def setting_of(name: str, option: str | None = None) -> str:
     Raises:
         OptionError: The name is not valid for a catalog of Spark SQL.
     """
-    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "spark_catalog":
-        raise OptionError("name", name, "a name of letters, digits and '_', which is not Spark's own spark_catalog")
+    if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        raise OptionError("name", name, "a name of letters, digits and '_'")
     return f"spark.sql.catalog.{name}" if option is None else f"spark.sql.catalog.{name}.{option}"
 
 
 def settings_of(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """Returns the Spark settings of a catalog."""
-    return {setting_of(name): CATALOG, **{setting_of(name, key): value for key, value in options.items()}}
+    return {setting_of(name): _class_of(name), **{setting_of(name, key): value for key, value in options.items()}}
 
 
 def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
@@ -94,7 +97,7 @@ def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str])
             accepted = "what the application has: choose another name"
             raise OptionError(f"{setting}.{key}", display_value, accepted, problem="is set already")
     registry.register(name, {**options, **present})
-    spark.conf.set(setting, CATALOG)
+    spark.conf.set(setting, _class_of(name))
 
 
 def trusted_options(name: str, origins: Origins) -> dict[str, str]:
@@ -108,7 +111,7 @@ def trusted_options(name: str, origins: Origins) -> dict[str, str]:
     if application is None and registered is None:
         raise OptionError(
             setting_of(name),
-            CATALOG,
+            _class_of(name),
             "catalogs of the application: of its SparkConf, of configure(builder, catalogs=...), or of "
             f"lance_spark.catalog(spark, {name!r}, ...) in the driver's program",
             problem="was SET in the session",
@@ -143,9 +146,10 @@ def allows_stored_code(spark: SparkSession, folder: str) -> bool:
     if not is_classic(spark):
         return False
     settings = dict(spark.sparkContext.getConf().getAll())
-    names = [key.split(".")[3] for key, value in settings.items() if value == CATALOG and key.count(".") == 3]
+    names = [key.rpartition(".")[2] for key in settings if re.fullmatch(r"spark\.sql\.catalog\.\w+", key)]
     return any(
-        settings.get(setting_of(name, ALLOW_STORED_CODE)) == "true"
+        settings[setting_of(name)] == _class_of(name)
+        and settings.get(setting_of(name, ALLOW_STORED_CODE)) == "true"
         and normalize_uri(settings.get(setting_of(name, ROOT), "/")) == folder
         for name in names
     )
@@ -154,6 +158,11 @@ def allows_stored_code(spark: SparkSession, folder: str) -> bool:
 def redaction_with_storage(pattern: str | None) -> str:
     """Returns a pattern of :data:`REDACTION`, by default Spark's own, with options of stores."""
     return pattern if pattern is not None and _REDACTED in pattern else f"{pattern or _REDACTED_BY_SPARK}|{_REDACTED}"
+
+
+def _class_of(name: str) -> str:
+    """Returns the value of `spark.sql.catalog.<name>`: a class of lance-spark.jar."""
+    return "lancespark.LanceSessionCatalog" if name == SESSION_CATALOG else "lancespark.LanceCatalog"
 
 
 def _is_equal(key: str, present: str | None, value: str) -> bool:

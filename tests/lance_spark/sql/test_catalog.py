@@ -527,8 +527,6 @@ def test_one_name_is_one_folder(spark: SparkSession, tmp_path: Path) -> None:
     lance_spark.catalog(spark, "same", f"{tmp_path}/")
     with pytest.raises(OptionError, match="choose another name"):
         lance_spark.catalog(spark, "same", str(tmp_path / "other"))
-    with pytest.raises(OptionError, match="spark_catalog"):
-        lance_spark.catalog(spark, "spark_catalog", str(tmp_path))
 
 
 def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkSession) -> None:

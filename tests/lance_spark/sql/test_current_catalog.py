@@ -10,7 +10,6 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.pushdown.rule import CATALOG
 from lance_spark.read.ranking.functions import register_functions
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.conftest import NAME, Sql
@@ -24,7 +23,7 @@ def default(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
     root = str(tmp_path / "home")
     lance_spark.catalog(spark, "home", root)
     session = spark.newSession()
-    session.conf.set("spark.sql.catalog.home", CATALOG)
+    session.conf.set("spark.sql.catalog.home", "lancespark.LanceCatalog")
     session.conf.set("spark.sql.defaultCatalog", "home")
     with active_in_thread(session):
         yield session

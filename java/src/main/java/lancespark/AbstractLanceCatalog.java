@@ -127,7 +127,7 @@ public abstract class AbstractLanceCatalog
     return run("table_exists_in", identifier, Map.of()).isTrue("exists");
   }
 
-  final Table load(Identifier identifier, Json arguments) throws NoSuchTableException {
+  Table load(Identifier identifier, Json arguments) throws NoSuchTableException {
     Json addedColumns = EvolutionChanges.takeAdded(this, identifier);
     try {
       Json opened = ask("load_table", identifier, arguments, null);
@@ -324,8 +324,13 @@ public abstract class AbstractLanceCatalog
 
   @Override
   public boolean namespaceExists(String[] namespace) {
+    return hasFolder(namespace);
+  }
+
+  /** Tells whether a namespace of Lance tables exists. */
+  final boolean hasFolder(String[] namespace) {
     try {
-      loadNamespaceMetadata(namespace);
+      inNamespace("load_namespace", namespace, Map.of());
       return true;
     } catch (NoSuchNamespaceException error) {
       return false;
@@ -341,7 +346,7 @@ public abstract class AbstractLanceCatalog
   @Override
   public void createNamespace(String[] namespace, Map<String, String> properties)
       throws NamespaceAlreadyExistsException {
-    if (namespaceExists(namespace)) throw new NamespaceAlreadyExistsException(namespace);
+    if (hasFolder(namespace)) throw new NamespaceAlreadyExistsException(namespace);
     try {
       inNamespace("create_namespace", namespace, Map.of("properties", properties));
     } catch (NoSuchNamespaceException error) {

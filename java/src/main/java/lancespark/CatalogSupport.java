@@ -48,7 +48,8 @@ final class CatalogSupport {
 
   private static boolean isOurs(LogicalPlan namespace) {
     return namespace instanceof ResolvedNamespace resolved
-        && resolved.catalog() instanceof AbstractLanceCatalog;
+        && resolved.catalog() instanceof AbstractLanceCatalog
+        && !(resolved.catalog() instanceof LanceSessionCatalog);
   }
 
   private static LanceTable tableOf(LogicalPlan plan) {

@@ -8,6 +8,7 @@ import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
@@ -20,10 +21,24 @@ import scala.Option;
  * only the catalog.
  */
 final class LanceCommands {
+  /** Commands of Spark that make a name of a table or view, with the field of the name. */
+  private static final Map<String, String> MAKERS =
+      Map.of(
+          "CreateDataSourceTableCommand", "table",
+          "CreateDataSourceTableAsSelectCommand", "table",
+          "CreateTableCommand", "table",
+          "CreateTableLikeCommand", "targetTable",
+          "SaveAsV1TableCommand", "tableDesc",
+          "AlterTableRenameCommand", "newName",
+          "CreateViewCommand", "name");
+
   private LanceCommands() {}
 
   /** Returns the error of a refused command, or null. */
   static AnalysisException refusal(LogicalPlan plan) {
+    String field = MAKERS.get(plan.getClass().getSimpleName());
+    AnalysisException exists = field == null ? null : existing(plan, field);
+    if (exists != null) return exists;
     if (plan instanceof ReplaceTableAsSelect || plan instanceof ReplaceTable) {
       LogicalPlan name = (LogicalPlan) SparkRelease.call(plan, "name");
       if (!inSessionCatalog(name)) return null;
@@ -49,6 +64,30 @@ final class LanceCommands {
             || plan instanceof ReplaceColumns
             || plan.getClass().getSimpleName().startsWith("AlterColumn");
     return altersColumns ? alterRefusal((LogicalPlan) SparkRelease.call(plan, "table")) : null;
+  }
+
+  /** Spark's own commands do not see the Lance tables of {@link LanceSessionCatalog}. */
+  private static AnalysisException existing(LogicalPlan plan, String field) {
+    var catalogs = SparkRelease.Catalogs.of(SparkSession.active());
+    if (!(catalogs.byName("spark_catalog") instanceof LanceSessionCatalog catalog)) return null;
+    boolean isView = field.equals("name");
+    if (isView && !"PersistedView".equals(String.valueOf(SparkRelease.call(plan, "viewType")))) {
+      return null;
+    }
+    Object made = SparkRelease.call(plan, field);
+    TableIdentifier name =
+        made instanceof CatalogTable table ? table.identifier() : (TableIdentifier) made;
+    TableIdentifier place =
+        field.equals("newName") ? (TableIdentifier) SparkRelease.call(plan, "oldName") : name;
+    String database =
+        place.database().isDefined()
+            ? place.database().get()
+            : LanceSource.sessionCatalog().getCurrentDatabase();
+    Identifier identifier = Identifier.of(new String[] {database}, name.table());
+    if (!catalog.hasLance(identifier)) return null;
+    return Errors.ofSpark(
+        "TABLE_OR_VIEW_ALREADY_EXISTS",
+        Map.of("relationName", "`" + database + "`.`" + name.table() + "`"));
   }
 
   private static AnalysisException createRefusal(LogicalPlan plan) {

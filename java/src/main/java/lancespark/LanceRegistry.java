@@ -22,6 +22,10 @@ public final class LanceRegistry {
   private static final String PREFIX = "spark.sql.catalog.";
   private static final String REDACTION = "spark.redaction.regex";
 
+  /** Classes of catalogs of this package. */
+  private static final List<String> CLASSES =
+      List.of(LanceCatalog.class.getName(), LanceSessionCatalog.class.getName());
+
   /** Prefixes of options with secrets. */
   private static final List<String> SECRETS =
       List.of("storage.", "headers.", "dynamic_context_provider.");
@@ -51,7 +55,7 @@ public final class LanceRegistry {
   static Json origins(String name) {
     String prefix = PREFIX + name + ".";
     SparkConf conf = SparkContext.getOrCreate().getConf();
-    boolean isDeclared = LanceCatalog.class.getName().equals(conf.get(PREFIX + name, ""));
+    boolean isDeclared = CLASSES.contains(conf.get(PREFIX + name, ""));
     Map<String, String> application = isDeclared ? optionsOf(conf, prefix) : null;
     String redaction = conf.get(REDACTION, "^$");
     return new Json()

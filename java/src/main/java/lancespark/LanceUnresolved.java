@@ -302,7 +302,10 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
     return location(session, Scala.list(relation.multipartIdentifier()));
   }
 
-  /** Returns the catalog and the identifier of a table, or null for other catalogs. */
+  /**
+   * Returns the catalog and the identifier of a table, or null for other catalogs and for tables of
+   * Spark in its session catalog.
+   */
   static Location location(SparkSession session, List<String> name) {
     var catalogs = SparkRelease.Catalogs.of(session);
     List<String> parts = new ArrayList<>(name);
@@ -314,7 +317,11 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
         parts.isEmpty() && !isQualified
             ? catalogs.currentNamespace()
             : parts.toArray(new String[0]);
-    return new Location(catalog, Identifier.of(namespace, table));
+    Identifier identifier = Identifier.of(namespace, table);
+    if (catalog instanceof LanceSessionCatalog sessionCatalog) {
+      identifier = sessionCatalog.lanceName(identifier);
+    }
+    return identifier == null ? null : new Location(catalog, identifier);
   }
 
   /**

@@ -4,4 +4,4 @@ package lancespark;
  * The class of `spark.sql.catalog.lance = lancespark.LanceCatalog`, with the settings `.root` and
  * `.storage.*`, before Spark 4.3.
  */
-public final class LanceCatalog extends AbstractLanceCatalog {}
+public class LanceCatalog extends AbstractLanceCatalog {}

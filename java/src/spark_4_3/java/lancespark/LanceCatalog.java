@@ -12,7 +12,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * The class of `spark.sql.catalog.lance = lancespark.LanceCatalog`, with the settings `.root` and
  * `.storage.*`. From Spark 4.3 on, a catalog gets the options of a read.
  */
-public final class LanceCatalog extends AbstractLanceCatalog {
+public class LanceCatalog extends AbstractLanceCatalog {
   /** Names the options of `spark.read.option("version", ..).table(..)` to select a version. */
   @Override
   public Set<String> tableStateOptionKeys() {
