@@ -45,10 +45,7 @@ STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
     "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only"} - _TRANSACTION,
-    "BACKFILL": (_WRITE | _COLUMNS)
-    - _NEW_TABLE
-    - _TRANSACTION
-    - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
+    "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
     "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - _TRANSACTION - {"mode"},
     "UPDATE": _BRANCH | _TRANSACTION,
     "DELETE": _BRANCH | _TRANSACTION,

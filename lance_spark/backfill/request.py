@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from lance_spark.backfill.task.messages import OnStale
+from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.display import warn_caller
 from lance_spark.errors import OptionError
 from lance_spark.options import environment_flag
@@ -92,6 +93,8 @@ class BackfillParameters:
     max_calls: int | None = None
     max_seconds: float | None = None
     max_cost: float | None = None
+    txn_app_id: str | None = None
+    txn_version: int | None = None
 
     def __post_init__(self) -> None:
         if self.task_shuffle_diversity is not None:
@@ -130,6 +133,11 @@ class BackfillParameters:
     def enable_job_tracker_saves(self) -> bool:
         """Whether the history of the table has the job."""
         return self._enable_job_tracker_saves
+
+    @property
+    def transaction(self) -> AppTransaction | None:
+        """The transaction of an application, or None."""
+        return AppTransaction.of(self.txn_app_id, self.txn_version)
 
     def _check(self) -> None:
         self._check_numbers()
@@ -173,6 +181,10 @@ class BackfillParameters:
         if job_id is not None and not (isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS):
             accepted = f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
             raise OptionError("job_id", job_id, accepted)
+        transaction = self.transaction
+        if job_id is None and transaction is not None:
+            # After a crash, the repeated call reuses the results of the interrupted job.
+            object.__setattr__(self, "job_id", transaction.job_id)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,16 +125,47 @@ class AppLedger:
         Raises:
             CommitError: As :meth:`look`.
         """
-        records = _read_records(self._objects, self._folder)
-        pending = self._find_begun(head, records)
-        if pending is not None:
-            return pending
+        records = self.refuse_ended()
+        if (self.transaction.version, "begun") in records:
+            return self._resume(head, 0 if head is None else head.version)
         token = uuid.uuid4().hex
         version = 0 if head is None else head.version
         self._put("begun", {"version": version, "token": token})
-        latest = max((number for number, _ in records), default=-1)
-        self._delete([record for record in records if record[0] < latest])
+        self._delete_before(records)
         return PendingTransaction(transaction=self.transaction, since=version, token=token)
+
+    def begin_job(self, version: int) -> None:
+        """Records the start of a job that is safe to run again, unless the job has ended.
+
+        No commit of the job names the transaction. A job that was interrupted runs again.
+
+        Args:
+            version: Version of the table before the job.
+
+        Raises:
+            CommitError: As :meth:`refuse_ended`.
+        """
+        records = self.refuse_ended()
+        if (self.transaction.version, "begun") not in records:
+            self._put("begun", {"version": version})
+            self._delete_before(records)
+
+    def refuse_ended(self) -> list[tuple[int, str]]:
+        """Returns the records of the application, for a transaction that has not ended.
+
+        Raises:
+            RepeatedTransactionError: The transaction was committed before.
+            StreamRewoundError: A later transaction of the application was begun.
+            TableUnwritableError: The store refused.
+        """
+        records, number = _read_records(self._objects, self._folder), self.transaction.version
+        latest = max((version for version, _ in records), default=-1)
+        if number < latest:
+            raise self._rewound_error(latest)
+        if (number, "done") in records:
+            pending = PendingTransaction(transaction=self.transaction, since=0)
+            raise pending.repeated(self.read_done(), self.ref.uri, is_recorded=True)
+        return records
 
     def look(self, head: lance.LanceDataset | None) -> PendingTransaction | None:
         """Returns the transaction if its commit was begun before; None for a new transaction.
@@ -152,22 +183,8 @@ class AppLedger:
                 were cleaned up.
             TableUnwritableError: The store refused.
         """
-        return self._find_begun(head, _read_records(self._objects, self._folder))
-
-    def _find_begun(
-        self, head: lance.LanceDataset | None, records: Sequence[tuple[int, str]]
-    ) -> PendingTransaction | None:
-        number = self.transaction.version
-        latest = max((version for version, _ in records), default=-1)
-        if number < latest:
-            raise self._rewound_error(latest)
-        if number > latest:
-            return None
-        version = 0 if head is None else head.version
-        if (number, "done") in records:
-            pending = PendingTransaction(transaction=self.transaction, since=version)
-            raise pending.repeated(self.read_done(), self.ref.uri, is_recorded=True)
-        return self._resume(head, version)
+        is_begun = (self.transaction.version, "begun") in self.refuse_ended()
+        return self._resume(head, 0 if head is None else head.version) if is_begun else None
 
     def finish(self, result: CommitResult | None) -> None:
         """Records the commit; None if the transaction changed nothing.
@@ -302,6 +319,11 @@ class AppLedger:
             return CommitResult.from_json(values["summary"], uri=self.ref.uri, version=values["version"])
         except ValueError:
             return None
+
+    def _delete_before(self, records: Sequence[tuple[int, str]]) -> None:
+        """Deletes all records before the latest of the earlier transactions."""
+        latest = max((number for number, _ in records), default=-1)
+        self._delete([record for record in records if record[0] < latest])
 
     def _get(self, kind: str) -> bytes:
         return self._objects.get(f"{self._folder}/{self._name(kind)}") or b""

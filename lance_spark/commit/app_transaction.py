@@ -8,6 +8,7 @@ of :mod:`lance_spark.commit.app_ledger` keep the latest number of each applicati
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -124,6 +125,12 @@ class AppTransaction:
     def properties(self) -> tuple[tuple[str, str], ...]:
         """Properties of Lance's transaction."""
         return ((APP_KEY, self.app_id), (APP_VERSION_KEY, str(self.version)))
+
+    @property
+    def job_id(self) -> str:
+        """Id of a job for the transaction, the same in each call."""
+        digest = hashlib.sha256(self.app_id.encode(errors="surrogatepass")).hexdigest()
+        return f"txn-{digest[:24]}-{self.version}"
 
     @property
     def text(self) -> str:

@@ -161,6 +161,7 @@ class ColumnsToCommit:
         advice: The last sentences of an error: what was committed, and what to do.
         by_name: Whether the values fit any target of the same id, name and type. A load matches by
             key, so an unknown history of its column does no harm.
+        transaction: The transaction of an application; None for other writes.
     """
 
     read_version: int
@@ -173,6 +174,7 @@ class ColumnsToCommit:
     properties: tuple[tuple[str, str], ...] = ()
     advice: str = "Nothing was committed. Read the table again and write again."
     by_name: bool = False
+    transaction: PendingTransaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -216,6 +216,10 @@ class _ColumnCommit:
         if self.again and self.landed is not None:
             dataset = self.landed  # judge commits up to the landed version, not later commits
         self.again = False
+        transaction = self.request.change.transaction
+        if transaction is not None and self.first is None and dataset is not None:
+            # A second commit of the transaction after this check has the same values.
+            transaction.refuse_repeated(dataset, self.request.snapshot.uri)
         while True:
             plan = self.planner.plan(self.planner.look(dataset))
             if self.result is not None and not plan.parts:
@@ -228,9 +232,9 @@ class _ColumnCommit:
             dataset = outcome
 
     def _send(self, plan: CommitPlan, result: CommitResult) -> CommitResult | Lost | Unknown:
-        dataset, numbers = plan.head.dataset, sorted(plan.parts)
+        dataset, numbers, change = plan.head.dataset, sorted(plan.parts), self.request.change
         # A write without remaining values still commits its counts, as a version without changes.
-        reports = self.request.rebaser is not None and self.result is None and bool(self.request.change.fragments)
+        reports = self.request.rebaser is not None and self.result is None and bool(change.fragments)
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
         entry = self.request.stage.entry(dataset, self.planner.file_columns(plan.head))
@@ -238,7 +242,7 @@ class _ColumnCommit:
             dataset,
             replace_data(entry, {number: plan.parts[number].staged for number in numbers}),
             read_version=dataset.version,
-            properties=properties_of(result, self.request.change.commit_message, self.request.change.properties),
+            properties=properties_of(result, change.commit_message, change.properties, change.transaction),
             storage_options=self.request.snapshot.storage,
         )
         if isinstance(outcome, Unknown):

@@ -97,7 +97,8 @@ class BackfillJobResult(Displayable):
         fragments_failed: Reasons of failed fragments, by fragment.
         rows_remaining: Rows that a further run computes, at most, after an early end.
         cost: Cost of the rows for the UDF, by its setting `cost`; 0 without the setting.
-        message: Reason of an early end or a failure; None for a complete job.
+        message: Reason of an early end or a failure, or the earlier commit of the transaction.
+            None for a complete job.
         retries: Retried UDF calls and commits.
         rows_deduplicated: Saved calls: rows without a call of their own, because a UDF with
             `deduplicate=True` was called for equal inputs.

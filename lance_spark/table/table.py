@@ -29,6 +29,7 @@ from lance_spark.backfill.request import (
     columns_of,
 )
 from lance_spark.backfill.reuse.translate_addresses import latest_addresses
+from lance_spark.backfill.transactions import find_repeated
 from lance_spark.backfill.watch import Watch
 from lance_spark.columns.adding import add_columns
 from lance_spark.columns.altering import alter_columns, drop_columns
@@ -356,6 +357,12 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             max_cost: Maximum cost of the rows with a call, by `@udf(cost=)` in the same unit. The
                 costs are known before the calls, so the sum never exceeds the maximum. Exceptions
                 are the same as for `max_calls`.
+            txn_app_id: Id of the application that runs each of its transactions once, such as the
+                name of a stream. The transaction ends after the last commit of the job, and only
+                with the status DONE. After a crash, the repeated call resumes the job: committed
+                values and checkpoints count, because the call has the same `job_id`.
+            txn_version: Number of the transaction, such as the id of a micro-batch, together with
+                `txn_app_id`. A repeated call computes nothing, and `message` of its result says so.
 
         Returns:
             The result of the job. If a budget of `max_calls`, `max_seconds` or `max_cost` is used
@@ -372,6 +379,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 `.result` has the counts. Complete fragments are committed.
             SkipThresholdExceededError: More rows were skipped than the policy of the UDF allows.
             CommitImpossibleError: The column was dropped, or has another type or UDF.
+            StreamRewoundError: The application has begun a later transaction.
             JobTimeoutError: The job did not end in time. It continues, and `.job` of the error is
                 its handle.
 
@@ -394,7 +402,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert books.backfill("double").rows_computed == 1
             ```
         """
-        return wait(self._start(self._prepare(BackfillRequest.of(request))), request.timeout)
+        return wait(self._start_once(BackfillRequest.of(request)), request.timeout)
 
     @overload
     @takes(BackfillParameters)
@@ -437,7 +445,7 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
             assert job.result().rows_computed == 10
             ```
         """
-        job = self._start(self._prepare(BackfillRequest.of(request)))
+        job = self._start_once(BackfillRequest.of(request))
         return job.future if request._return_future else job  # noqa: SLF001 - the name of a public parameter
 
     def plan_backfill(  # noqa: PLR0913 - the specification's parameters
@@ -706,6 +714,10 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
         if request.udf is not None:
             request = replace(request, manifest=self._default_manifest(), time_zone=self._time_zone)
         return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
+
+    def _start_once(self, request: BackfillRequest) -> Job[BackfillJobResult]:
+        repeated = find_repeated(self._latest, request, self.name)
+        return self._start(self._prepare(request)) if repeated is None else repeated
 
     def _start(self, prepared: PreparedBackfill) -> Job[BackfillJobResult]:
         request, spark = prepared.request, self._spark()

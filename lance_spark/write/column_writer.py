@@ -8,6 +8,7 @@ and the commit merges the runs. Both paths verify the promises.
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction, RepeatedTransactionError
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
@@ -82,6 +85,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             snapshot, table_files=table_files, pipelined=True, marked=not backfill.exclusive
         )
         self._policy = policy
+        transaction = AppTransaction.of(backfill.options.txn_app_id, backfill.options.txn_version)
+        self._ledger = None if transaction is None else AppLedger(ref=snapshot, transaction=transaction)
         self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
     @staticmethod
@@ -219,8 +224,24 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         """
         self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
 
-    def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
-        """Commits as :meth:`commit` does; returns the earlier result if the job has committed."""
+    def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult | None:
+        """Commits as :meth:`commit` does; returns the earlier result if the job has committed.
+
+        Returns the result of the first commit if the transaction of the application was committed
+        before, or None if that commit is no longer known.
+        """
+        try:
+            result = self._commit_and_finish(messages)
+        except RepeatedTransactionError as error:
+            _logger.info("%s", error)
+            if self._ledger is not None:
+                self._ledger.finish_repeated(error)
+            return error.prior
+        if self._ledger is not None:
+            self._ledger.finish(result)
+        return result
+
+    def _commit_and_finish(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
         snapshot = self.backfill.snapshot
         head = open_head(snapshot)
         earlier = None if head is None else find_commit(self.staging, snapshot, head)
@@ -247,6 +268,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             raise CommitImpossibleError(
                 f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
             )
+        if self._ledger is not None:
+            self._ledger.look(head)
         if any(message.runs for message in messages):
             # Before the merge of the runs, which takes long.
             self.staging.check_open()
@@ -260,18 +283,28 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             on_stale=plan.options.on_stale,
             max_bytes=plan.options.carry_over_max_bytes,
         )
-        outcome = commit_columns(
-            plan.snapshot,
-            self._build_request(fragments),
-            job_id=self.staging.job_id,
-            stage=self._untouched,
-            snapshot_fragments=_list_fragment_ids(plan.snapshot, head),
-            rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
-            policy=self._policy,
-            # The merge of runs takes long, and other writers commit concurrently.
-            history=SeenHistory(opened=head if plan.exclusive else None),
-        )
+        with self._record_commit(head) as transaction:
+            outcome = commit_columns(
+                plan.snapshot,
+                replace(self._build_request(fragments), transaction=transaction),
+                job_id=self.staging.job_id,
+                stage=self._untouched,
+                snapshot_fragments=_list_fragment_ids(plan.snapshot, head),
+                rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
+                policy=self._policy,
+                # The merge of runs takes long, and other writers commit concurrently.
+                history=SeenHistory(opened=head if plan.exclusive else None),
+            )
         return fragments, outcome
+
+    @contextlib.contextmanager
+    def _record_commit(self, head: lance.LanceDataset) -> Iterator[PendingTransaction | None]:
+        """Records the start of a commit in the ledger of the application, if any."""
+        if self._ledger is None:
+            yield None
+            return
+        with self._ledger.record_commit(head, self.staging.job_id) as pending:
+            yield pending
 
     def _build_request(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
         plan = self.backfill

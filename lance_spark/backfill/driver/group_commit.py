@@ -17,6 +17,7 @@ from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
 from lance_spark.backfill.reuse.round_context import values_record
 from lance_spark.backfill.task.messages import RangeOutcome
+from lance_spark.commit.app_ledger import AppLedger
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.commit_loop import CommitPolicy
@@ -44,6 +45,7 @@ class JobCommits:
         landed: Fragments with committed values, right or not.
         groups: Number of commits.
         history: The known part of the table's history.
+        ledger: Records of the job's application; None without a transaction.
     """
 
     states: FragmentStates
@@ -57,6 +59,7 @@ class JobCommits:
     groups: int = 0
     history: SeenHistory = field(default_factory=SeenHistory)
     seconds: float = 0.0
+    ledger: AppLedger | None = None
 
     def add(self, outcome: Outcome, files_by_fragment: Mapping[int, str]) -> None:
         """Adds a commit of fragments with these column files."""
@@ -151,12 +154,16 @@ class GroupCommits:
         finally:
             self._job.seconds += time.monotonic() - began
 
-    def _begin_checks(self) -> list[Callable[[], None]]:
+    def _begin_checks(self) -> list[Callable[[], object]]:
         """Begins the checks before a commit, and returns functions that wait for them."""
-        staging = self._spec.staging
+        staging, ledger = self._spec.staging, self._job.ledger
         # A cleanup deletes the files of a job that it has ended, so each commit looks for the end.
         check = staging.check_open if self._job.groups else staging.begin_commit
-        return [self._begin_definition_check(), begin_call(staging.uri, check)]
+        checks: list[Callable[[], object]] = [self._begin_definition_check(), begin_call(staging.uri, check)]
+        if ledger is not None:
+            # Another driver may have gone on to a later transaction.
+            checks.append(begin_call(staging.uri, ledger.refuse_ended))
+        return checks
 
     def _begin_definition_check(self) -> Callable[[], None]:
         definition, snapshot = self._prepared.definition, self._spec.snapshot
@@ -282,7 +289,7 @@ class GroupCommits:
         return own | earlier if rows.own or rows.failed else earlier
 
 
-def _errors_of(checks: Sequence[Callable[[], None]]) -> list[Exception]:
+def _errors_of(checks: Sequence[Callable[[], object]]) -> list[Exception]:
     """Waits for all checks, and returns their errors."""
     errors = []
     for check in checks:

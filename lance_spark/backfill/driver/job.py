@@ -30,6 +30,7 @@ from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.reuse.round_context import with_lineages
 from lance_spark.backfill.task.computation import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.transactions import ledger_of, run_once
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
@@ -74,8 +75,7 @@ class BackfillJob:
         prepared = replace(prepared, spec=replace(prepared.spec, devices=self._reservation.devices))
         request, spec = prepared.request, prepared.spec
         timeout = request.commit_timeout
-        self._spark = spark
-        self._prepared = prepared
+        self._spark, self._prepared = spark, prepared
         self._table_name, self._noun = table_name, prepared.definition.noun
         self._progress = progress
         self._states = FragmentStates()
@@ -84,6 +84,7 @@ class BackfillJob:
             untouched=NullColumnFiles(spec.staging, spec.targets.format),
             upkeep=CheckpointUpkeep(spec, prepared.entries),
             policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
+            ledger=ledger_of(spec.snapshot, request),
         )
         self._in_flight = InFlightRows(spec)
         is_saved = request.enable_job_tracker_saves
@@ -121,7 +122,7 @@ class BackfillJob:
                 store failed.
         """
         try:
-            return self._run()
+            return run_once(self._commits.ledger, self._prepared.spec.snapshot, self._run, self._result)
         except (LanceSparkError, UdfRuntimeError):
             raise
         except OSError as error:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pyspark.sql.types import LongType
 
 import lance_spark
+from lance_spark import udf
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.commit import column_commit
+from lance_spark.commit.app_ledger import AppLedger
+from lance_spark.commit.changes import CommitResult
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import OptionError
+from tests.lance_spark.write.backfills import Backfill, column, snapshot_rows
 from tests.support.faults import unused_files
 
 
@@ -81,3 +89,93 @@ def test_a_repeated_add_of_a_dataframe_returns_the_first_result(spark: Any, tmp_
     table.add([{"id": 9}])
     assert table.add(spark.range(5), txn_app_id="nightly", txn_version=7) == first
     assert (first.rows_inserted, table.count_rows()) == (5, 7)
+
+
+@udf
+def double(id: int) -> int:
+    return 2 * id
+
+
+ALL_ROWS: dict[str, Any] = {"where": "1=1", "txn_app_id": "nightly", "txn_version": 7}
+
+
+@pytest.fixture
+def backfilled(table: lance_spark.Table) -> lance_spark.Table:
+    table.add([{"id": i, "n": 0} for i in range(4, 8)])
+    table.add_columns({"double": double})
+    assert table.backfill("double", commit_granularity=1, **ALL_ROWS).rows_computed == 8
+    return table
+
+
+def test_a_repeated_backfill_computes_nothing_and_says_so(backfilled: lance_spark.Table) -> None:
+    version = backfilled.version
+    for result in (backfilled.backfill("double", **ALL_ROWS), backfilled.backfill_async("double", **ALL_ROWS).result()):
+        assert (result.status, result.rows_computed, result.versions) == ("DONE", 0, ())
+        expected = "Transaction 7 of the application 'nightly' was committed before. Nothing was computed."
+        assert result.message == expected
+    with pytest.raises(lance_spark.StreamRewoundError, match="Batch 6 is older than batch 7"):
+        backfilled.backfill("double", **{**ALL_ROWS, "txn_version": 6})
+    with pytest.raises(OptionError, match="txn_version"):
+        backfilled.backfill_async("double", txn_app_id="nightly")
+    assert backfilled.version == version
+    assert backfilled.backfill("double", **{**ALL_ROWS, "txn_version": 8}).rows_computed == 8
+
+
+def test_a_backfill_whose_driver_died_before_its_record_is_resumed(table: lance_spark.Table) -> None:
+    table.add_columns({"double": double})
+    with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        table.backfill("double", **ALL_ROWS)
+    version = table.version
+    assert table.backfill("double", **ALL_ROWS).rows_computed == 0
+    assert table.backfill("double", **ALL_ROWS).message is not None
+    assert table.version == version
+
+
+def test_a_backfill_of_a_replaced_driver_commits_nothing(table: lance_spark.Table) -> None:
+    table.add_columns({"double": double})
+    version, commit = table.version, GroupCommits.commit
+
+    def go_on(commits: GroupCommits, outcomes: Any) -> None:
+        with patch.object(GroupCommits, "commit", commit):
+            table.add([{"id": 9, "n": 9}], txn_app_id="nightly", txn_version=8)
+        commit(commits, outcomes)
+
+    with (
+        patch.object(GroupCommits, "commit", go_on),
+        pytest.raises(lance_spark.StreamRewoundError, match="Batch 7 is older than batch 8"),
+    ):
+        table.backfill("double", **ALL_ROWS)
+    assert (table.version, table.count_rows("double IS NOT NULL")) == (version + 1, 0)
+
+
+def test_a_repeated_backfill_of_a_dataframe_changes_nothing(table: lance_spark.Table) -> None:
+    def write(transaction: int, factor: int) -> CommitResult | None:
+        options = {"txn_app_id": "nightly", "txn_version": str(transaction)}
+        backfill = Backfill(table.uri, "n", LongType(), options=options)
+        return backfill.run([(address, factor * key) for address, key in snapshot_rows(table.uri)])
+
+    first = write(7, 10)
+    version = table.version
+    assert write(7, 99) == first
+    with pytest.raises(lance_spark.StreamRewoundError, match="Batch 6 is older than batch 7"):
+        write(6, 99)
+    assert (table.version, column(table.uri, "n")) == (version, {0: 0, 1: 10, 2: 20, 3: 30})
+    assert unused_files(table.uri) == set()
+    write(8, 20)
+    assert column(table.uri, "n") == {0: 0, 1: 20, 2: 40, 3: 60}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_backfill_of_a_dataframe_is_committed_once_after_a_crash(table: lance_spark.Table, moment: str) -> None:
+    def write(factor: int) -> CommitResult | None:
+        options = {"txn_app_id": "nightly", "txn_version": "7"}
+        backfill = Backfill(table.uri, "n", LongType(), options=options)
+        return backfill.run([(address, factor * key) for address, key in snapshot_rows(table.uri)])
+
+    owner, name = (column_commit, "attempt_commit") if moment == "before" else (AppLedger, "finish")
+    with patch.object(owner, name, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        write(10)
+    result = write(20)
+    assert result is not None
+    assert result.version == table.version
+    assert column(table.uri, "n")[1] == (20 if moment == "before" else 10)
