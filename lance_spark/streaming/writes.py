@@ -26,6 +26,7 @@ from lance_spark.options import WriteOptions
 from lance_spark.staging.orphans import abort_older_jobs
 from lance_spark.statement_options import check_statement_options, statement_options
 from lance_spark.stored_json import load_object
+from lance_spark.upkeep.small_fragments import join_small_fragments
 from lance_spark.write.append_writer import LanceAppendWriter
 from lance_spark.write.row_write import RowsWritten
 
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_OPTION = "checkpointlocation"
 QUERY_ID_OPTION = "streaming_query_id"
+COMPACT_OPTION = "compact_after"
 _NAME_OPTION = "queryname"
 """Spark's option with the name of a query, from `queryName(...)`."""
 
@@ -73,12 +75,15 @@ class StreamWrite:
         schema: The columns of the rows.
         overwrite: Whether each batch replaces all rows.
         query_id: Id of the query, if already known.
+        compact_after: Number of small fragments after which a batch compacts the table; None never
+            compacts.
     """
 
     options: WriteOptions
     schema: StructType
     overwrite: bool
     query_id: str | None
+    compact_after: int | None = None
 
     @staticmethod
     def of(
@@ -96,7 +101,7 @@ class StreamWrite:
             NoLocationError: Spark passed no location.
             OptionError: An option is unknown, malformed, or belongs to another kind of write.
         """
-        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION, _NAME_OPTION}
+        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION, COMPACT_OPTION, _NAME_OPTION}
         of_write = {name: text for name, text in options.items() if name not in of_query}
         check_statement_options("STREAM", statement_options(of_write))
         parsed = WriteOptions.parse(of_write)
@@ -113,6 +118,7 @@ class StreamWrite:
             schema=schema,
             overwrite=overwrite,
             query_id=requested_id or query_id or _read_query_id(options.get(CHECKPOINT_OPTION)),
+            compact_after=_compact_after_of(options.get(COMPACT_OPTION)),
         )
 
     @property
@@ -188,6 +194,8 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         # After a repeated batch, another driver may have replaced this driver.
         if result is not None and result.job_id == batch.staging.job_id:
             abort_older_jobs(batch.staging, batch.ref, family=_family_of(query_id))
+            if self.stream.compact_after is not None:
+                join_small_fragments(self.stream.ref, self.stream.compact_after)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
         """Deletes the files of a micro-batch, unless the batch is or may be committed."""
@@ -198,6 +206,12 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         batch = answers[0].plan if answers else self.batch
         if batch is not None:
             batch.abort([])
+
+
+def _compact_after_of(text: str | None) -> int | None:
+    if text is None or (text.isascii() and text.isdecimal() and int(text) > 0):
+        return None if text is None else int(text)
+    raise OptionError(COMPACT_OPTION, text, "a number of fragments, 1 or more")
 
 
 def _refuse_dropped_table(batch: LanceAppendWriter, batch_id: int) -> None:

@@ -362,7 +362,8 @@ class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
                 with the status DONE. After a crash, the repeated call resumes the job: committed
                 values and checkpoints count, because the call has the same `job_id`.
             txn_version: Number of the transaction, such as the id of a micro-batch, together with
-                `txn_app_id`. A repeated call computes nothing, and `message` of its result says so.
+                `txn_app_id`. A repeated call computes nothing, and `message` of its result
+                reports the earlier commit.
 
         Returns:
             The result of the job. If a budget of `max_calls`, `max_seconds` or `max_cost` is used

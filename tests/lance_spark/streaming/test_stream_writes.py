@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from lance_spark.options import ReadOptions
 from lance_spark.staging import area, orphans
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.streaming.writes import StreamWrite
+from lance_spark.upkeep import small_fragments
+from lance_spark.upkeep.compaction_task import CompactionTask
 from tests.lance_spark.streaming.micro_batches import SCHEMA, MicroBatchQuery, rows_of
 from tests.support.faults import unused_files
 
@@ -389,3 +392,55 @@ def test_no_text_of_a_write_or_read_shows_secrets(query: MicroBatchQuery) -> Non
     del options["streaming_query_id"]
     for shown in (stream, stream.options, ReadOptions.parse(options), ChangeOptions.parse(options)):
         assert "hush" not in repr(shown)
+
+
+def fragments(query: MicroBatchQuery) -> int:
+    return len(lance.dataset(query.table).get_fragments())
+
+
+def test_compact_after_bounds_the_small_fragments(query: MicroBatchQuery) -> None:
+    query = dataclasses.replace(query, options=(("compact_after", "3"),))
+    query.run(0, 1, 2)
+    assert (fragments(query), query.version()) == (3, 3)
+    query.run(3)
+    version = query.version()
+    assert fragments(query) == 1
+    query.run(3)  # a repeated batch compacts nothing
+    assert query.version() == version
+    query.run(4, 5, 6)
+    assert (fragments(query), query.ids()) == (1, rows_of(*range(7)))
+    assert unused_files(query.table) == set()
+
+
+@pytest.mark.parametrize("failure", ["task", "plan", "commit", "race"])
+def test_a_failed_compaction_fails_no_batch(query: MicroBatchQuery, failure: str, monkeypatch: Any) -> None:
+    query = dataclasses.replace(query, options=(("compact_after", "1"),))
+    query.run(0)
+    commit = small_fragments.commit_compacted
+
+    def commit_late(*args: Any, **kwargs: Any) -> Any:
+        lance.dataset(query.table).delete("id = 0")
+        return commit(*args, **kwargs)
+
+    def fail(*_args: Any, **_kwargs: Any) -> Any:
+        raise CommitError("refused", uri="u") if failure == "commit" else OSError("disk full")
+
+    if failure == "race":
+        monkeypatch.setattr(small_fragments, "commit_compacted", commit_late)
+    elif failure == "commit":
+        monkeypatch.setattr(small_fragments, "commit_compacted", fail)
+    else:
+        owner = CompactionTask if failure == "task" else small_fragments.Basis
+        monkeypatch.setattr(owner, "_rewrite" if failure == "task" else "of", fail)
+    query.run(1)
+    rows = rows_of(0, 1)[failure == "race" :]
+    assert (fragments(query), query.ids(), unused_files(query.table)) == (2, rows, set())
+    monkeypatch.undo()
+    query.run(2)
+    assert (fragments(query), query.ids()) == (1, rows + rows_of(2))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", ""])
+def test_compact_after_is_a_number_of_fragments(query: MicroBatchQuery, text: str) -> None:
+    with pytest.raises(OptionError, match=r"compact_after.*1 or more"):
+        dataclasses.replace(query, options=(("compact_after", text),)).run(0)
