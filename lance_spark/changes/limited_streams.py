@@ -41,7 +41,11 @@ class LimitedStream(ChangeStream, SupportsTriggerAvailableNow):
             ChangeFeedError: The changes of a version cannot be read.
         """
         limited = not isinstance(limit, ReadAllAvailable)
-        return self.find_end(StreamPosition.of(start), target=self._target, limited=limited).offset
+        position = StreamPosition.of(start)
+        end = self.find_end(position, target=self._target, limited=limited)
+        # Spark asks after the end of the micro-batch before.
+        self.position_file.write(position)
+        return end.offset
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns the end of the latest version, for the progress of the query."""

@@ -66,6 +66,12 @@ class StreamPosition:
         """Whether the stream has read all of the version."""
         return self.fragment == _ALL
 
+    @property
+    def first_needed_version(self) -> int:
+        """The oldest version that the stream still reads or compares."""
+        is_whole = self.is_complete or self.is_snapshot
+        return max(0, self.version - (not is_whole))
+
     def completed(self) -> StreamPosition:
         """Returns the end of the version."""
         return replace(self, fragment=_ALL)

@@ -16,6 +16,7 @@ from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.feed import ChangeFeed
 from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, LATEST, ChangeOptions
 from lance_spark.changes.plan import ChangeTask, pack_parts
+from lance_spark.changes.positions import PositionFile
 from lance_spark.changes.steps import pin_version, version_from
 from lance_spark.changes.stream_units import StreamPosition, Unit, UnitPlanner, rows_of, stored_bytes, units_between
 from lance_spark.dataset import DatasetRef
@@ -74,6 +75,7 @@ class ChangeStream(DataSourceStreamReader):
         self.ref = DatasetRef.find(options.path, options.storage, options.branch).pin(None)
         self.feed = _feed_of_schema(self.ref, options, schema)
         self._stream = uuid.uuid4().hex
+        self.position_file = PositionFile(self.ref)
         self._planner: UnitPlanner | None = None
         self._planned: tuple[StreamPosition, StreamPosition, list[Unit]] | None = None
 
@@ -94,7 +96,9 @@ class ChangeStream(DataSourceStreamReader):
         Raises:
             ChangeFeedError: The first version was cleaned up.
         """
-        return self._begin().offset
+        begin = self._begin()
+        self.position_file.write(begin)
+        return begin.offset
 
     def _begin(self) -> StreamPosition:
         options, dataset = self.options, self.ref.open()
@@ -190,6 +194,16 @@ class UnlimitedStream(ChangeStream):
         """Returns the end of the latest version."""
         head = self.ref.pin(None)
         return self._position(head, -1).offset
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plans a micro-batch, as :meth:`ChangeStream.partitions`."""
+        partitions = super().partitions(start, end)
+        self.position_file.add_name(StreamPosition.of(start))
+        return partitions
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Notes that the stream has read all up to an offset."""
+        self.position_file.write(StreamPosition.of(end))
 
 
 class _Budget:

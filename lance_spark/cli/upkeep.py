@@ -137,13 +137,19 @@ def cleanup(
     delete_unverified: Annotated[
         bool, typer.Option("--delete-unverified", help="Delete files that no version names, at any age")
     ] = False,
+    keep_for_streams: Annotated[
+        bool, typer.Option("--keep-for-streams", help="Keep the versions that a stream still needs")
+    ] = False,
     master: Master = None,
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
     """Removes old versions; versions with tags stay."""
     result = open_on_master(uri, master, parse_storage(storage)).cleanup_old_versions(
-        older_than, delete_unverified=delete_unverified, error_if_tagged_old_versions=False
+        older_than,
+        delete_unverified=delete_unverified,
+        error_if_tagged_old_versions=False,
+        keep_for_streams=keep_for_streams,
     )
     print_done(result, as_json=as_json)
 

@@ -20,6 +20,7 @@ import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.app_transaction import (
@@ -50,6 +51,7 @@ APPS = "apps"
 """Folder of the records in our folder of a table or a branch."""
 
 _NAME = re.compile(r"(\d{20})\.(begun|done)")
+_PATH = re.compile(rf"{APPS}/([0-9a-f]{{64}})/(\d{{20}})\.(begun|done)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,7 @@ class AppLedger:
             return self._resume(head, 0 if head is None else head.version)
         token = uuid.uuid4().hex
         version = 0 if head is None else head.version
-        self._put("begun", {"version": version, "token": token})
+        self._put("begun", {"version": version, "token": token, "time": _present_time()})
         self._delete_before(records)
         return PendingTransaction(transaction=self.transaction, since=version, token=token)
 
@@ -253,7 +255,7 @@ class AppLedger:
         since = min(self._read_begun(), version)
         pending = PendingTransaction(transaction=self.transaction, since=since)
         # Without a token, the other process no longer deletes the record.
-        self._put("begun", {"version": since})
+        self._put("begun", {"version": since, "time": _present_time()})
         if head is None:
             return pending
         prior = self._find_first(pending, head)
@@ -341,3 +343,32 @@ class AppLedger:
 
     def _path(self, kind: str) -> str:
         return f"{FOLDER}/{self._folder}/{self._name(kind)}"
+
+
+def first_unfinished_version(ref: DatasetRef, since: datetime) -> int | None:
+    """Returns the first version that may hold the commit of a transaction without a known end.
+
+    Returns None without such transactions. Transactions begun before a moment do not count.
+
+    Raises:
+        OSError: The store refused.
+    """
+    objects = objects_beside(ref)
+    matches = [match for path in objects.list(APPS) if (match := _PATH.fullmatch(path)) is not None]
+    ended = {match.group(1, 2) for match in matches if match[3] == "done"}
+    paths = [match[0] for match in matches if match.group(1, 2) not in ended]
+    versions = (_read_version(objects.get(path) or b"", since) for path in paths)
+    return min((version + 1 for version in versions if version is not None), default=None)
+
+
+def _read_version(record: bytes, since: datetime) -> int | None:
+    """Returns the version of a record `begun`; None for an older or damaged record."""
+    try:
+        values = load_object(record, {"version": int, "time": str})
+        return int(values["version"]) if datetime.fromisoformat(values["time"]) > since else None
+    except (ValueError, TypeError):  # damaged, or a time without a zone
+        return None
+
+
+def _present_time() -> str:
+    return datetime.now(UTC).isoformat()

@@ -75,6 +75,7 @@ def cleanup(
     older_than_days: float | None,
     retain_hours: float | None,
     error_if_tagged_old_versions: bool | None,
+    keep_for_streams: bool | None,
 ) -> Row:
     """Removes old versions. Files of running jobs stay."""
     if older_than_days is not None and retain_hours is not None:
@@ -86,7 +87,7 @@ def cleanup(
         age = age_of(retain_hours, "hours", option="retain_hours")
     result = call.table().cleanup_old_versions(
         age,
-        **drop_nulls(error_if_tagged_old_versions=error_if_tagged_old_versions),
+        **drop_nulls(error_if_tagged_old_versions=error_if_tagged_old_versions, keep_for_streams=keep_for_streams),
     )
     return [result.old_versions, result.bytes_removed]
 

@@ -102,7 +102,12 @@ PROCEDURES = {
     ),
     "cleanup": Procedure(
         "deletes versions that are older",
-        (("older_than_days", "DOUBLE"), ("retain_hours", "DOUBLE"), ("error_if_tagged_old_versions", "BOOLEAN")),
+        (
+            ("older_than_days", "DOUBLE"),
+            ("retain_hours", "DOUBLE"),
+            ("error_if_tagged_old_versions", "BOOLEAN"),
+            ("keep_for_streams", "BOOLEAN"),
+        ),
         "versions BIGINT, bytes BIGINT",
         operations.cleanup,
     ),

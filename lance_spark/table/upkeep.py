@@ -93,6 +93,7 @@ class TableUpkeep(TableIndexes):
         *,
         delete_unverified: bool = False,
         error_if_tagged_old_versions: bool = True,
+        keep_for_streams: bool = False,
     ) -> CleanupResult:
         """Removes old versions and the files that only they use, in one Spark task.
 
@@ -104,6 +105,9 @@ class TableUpkeep(TableIndexes):
             delete_unverified: Whether to delete files of no version at any age, and not only after
                 seven days. Running jobs have such files until they commit.
             error_if_tagged_old_versions: Whether a tagged version of this age is an error.
+            keep_for_streams: Whether versions stay that a stream from or to this table still needs.
+                By default such versions are removed, and a warning names them. A stream counts for
+                a week after its last micro-batch.
 
         Raises:
             OptionError: `older_than` is not valid.
@@ -130,6 +134,7 @@ class TableUpkeep(TableIndexes):
             older_than_s=checked_age(older_than).total_seconds(),
             delete_unverified=delete_unverified,
             error_if_tagged=error_if_tagged_old_versions,
+            keep_for_streams=keep_for_streams,
         )
         return run_cleanup(self._spark(), task)
 

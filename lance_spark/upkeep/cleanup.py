@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
+from lance_spark.changes.positions import first_needed_version
 from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
+from lance_spark.display import warn_caller
 from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
@@ -15,8 +17,10 @@ from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.orphans import moment_before
 from lance_spark.staging.table_folder import refuse_links
 from lance_spark.upkeep.results import CleanupResult
+from lance_spark.version_times import version_at
 
 if TYPE_CHECKING:
+    import lance
     from pyspark.sql import SparkSession
 
 DEFAULT_AGE = timedelta(days=7)
@@ -25,11 +29,16 @@ DEFAULT_AGE = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupOutcome:
-    """The result of a cleanup task: removed bytes and versions, or the error."""
+    """The result of a cleanup task: removed bytes and versions, or the error.
+
+    Attributes:
+        stream_versions: Old versions that a stream needs, removed or kept.
+    """
 
     bytes_removed: int = 0
     old_versions: int = 0
     error: str | None = None
+    stream_versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +49,61 @@ class CleanupTask:
         older_than_s: Age of the removed versions, in seconds.
         delete_unverified: Whether files without a version are deleted at any age.
         error_if_tagged: Whether an old version with a tag is an error. Otherwise the version stays.
+        keep_for_streams: Whether old versions that a stream needs stay.
     """
 
     table: DatasetRef
     older_than_s: float
     delete_unverified: bool
     error_if_tagged: bool
+    keep_for_streams: bool = False
 
     def run(self) -> CleanupOutcome:
         """Removes the versions. Runs on an executor."""
         try:
             refuse_links(self.table)
             with panics_as_errors():
-                removed = self.table.open_latest().cleanup_old_versions(
-                    timedelta(seconds=self.older_than_s),
-                    delete_unverified=self.delete_unverified,
-                    error_if_tagged_old_versions=self.error_if_tagged,
-                )
-            return CleanupOutcome(bytes_removed=removed.bytes_removed, old_versions=removed.old_versions)
+                return self._remove()
         except (LanceSparkError, OSError, ValueError, RuntimeError) as error:
             return CleanupOutcome(error=plain(error))
+
+    def _remove(self) -> CleanupOutcome:
+        dataset = self.table.open_latest()
+        old_versions, needed_versions = self._find_needed(dataset)
+        if not (needed_versions and self.keep_for_streams):
+            outcome = self._clean(dataset, timedelta(seconds=self.older_than_s), None)
+        elif removable := [number for number in old_versions if number < needed_versions[0]]:
+            outcome = self._clean(dataset, None, removable)
+        else:
+            outcome = CleanupOutcome()
+        return replace(outcome, stream_versions=needed_versions)
+
+    def _clean(
+        self, dataset: lance.LanceDataset, older_than: timedelta | None, versions: list[int] | None
+    ) -> CleanupOutcome:
+        removed = dataset.cleanup_old_versions(
+            older_than,
+            delete_unverified=self.delete_unverified,
+            error_if_tagged_old_versions=self.error_if_tagged,
+            versions=versions,
+        )
+        return CleanupOutcome(bytes_removed=removed.bytes_removed, old_versions=removed.old_versions)
+
+    def _find_needed(self, dataset: lance.LanceDataset) -> tuple[list[int], tuple[int, ...]]:
+        """Returns the old versions, and those without a tag that a stream needs; both sorted.
+
+        Both are empty without streams. The latest version is never old.
+        """
+        first = first_needed_version(self.table)
+        if first is None:
+            return [], ()
+        newest = version_at(dataset, moment_before(timedelta(seconds=self.older_than_s)))
+        if not isinstance(newest, int):
+            return [], ()
+        tagged = {tag["version"] for tag in dataset.tags.list().values()}
+        numbers = sorted(int(ref["version"]) for ref in dataset.version_refs())
+        old_versions = [number for number in numbers if number <= newest and number != dataset.version]
+        return old_versions, tuple(number for number in old_versions if number >= first and number not in tagged)
 
 
 def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> timedelta:
@@ -91,7 +135,18 @@ def run_cleanup(spark: SparkSession, task: CleanupTask) -> CleanupResult:
     uri = task.table.uri
     jobs = SparkJobs(spark, SparkJobTag.of(uuid.uuid4().hex, f"lance-spark: cleanup of {uri}"))
     (outcome,) = jobs.run([task], CleanupOutcome)
-    return result_of(CleanupOutcome(error=outcome.failure.message) if isinstance(outcome, LostTask) else outcome, uri)
+    if isinstance(outcome, LostTask):
+        return result_of(CleanupOutcome(error=outcome.failure.message), uri)
+    result = result_of(outcome, uri)
+    if outcome.stream_versions and not task.keep_for_streams:
+        first, last = outcome.stream_versions[0], outcome.stream_versions[-1]
+        warn_caller(
+            f"The cleanup removed versions that a stream needs, from version {first} to version {last}. Table: {uri}. "
+            "Begin the stream anew with another checkpointLocation. Call cleanup_old_versions with "
+            "keep_for_streams=True to keep such versions.",
+            UserWarning,
+        )
+    return result
 
 
 def result_of(outcome: CleanupOutcome, uri: str) -> CleanupResult:

@@ -1,0 +1,104 @@
+"""Positions of streams next to the table: :class:`PositionFile` and :func:`first_needed_version`.
+
+Streams that read a table have positions. Streams that write a table have the records of
+:mod:`lance_spark.commit.app_ledger`.
+
+    _lance_spark/streams/<stream>.json    the first version that the stream needs, and the time
+
+A cleanup of old versions reads the positions. Spark's checkpoint alone decides where a stream
+continues. A stream renews its position with each micro-batch, and while it waits, once a day. A
+position expires after a week without renewal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.app_ledger import first_unfinished_version
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError
+from lance_spark.objects import LanceObjects, objects_beside
+from lance_spark.stored_json import load_object
+
+if TYPE_CHECKING:
+    from lance_spark.changes.stream_units import StreamPosition
+
+_LOG = logging.getLogger(__name__)
+
+_FOLDER = "streams"
+_NAME = re.compile(r"[0-9a-f]{32}\.json")
+_RENEWAL = timedelta(days=1)
+_LIFETIME = timedelta(days=7)
+
+
+class PositionFile:
+    """The position of a stream of this process. Runs on the driver."""
+
+    def __init__(self, ref: DatasetRef) -> None:
+        """Stores the table. Writes nothing."""
+        self._objects = objects_beside(ref)
+        self._names: set[str] = set()
+        self._version = -1
+        self._moment = datetime.min.replace(tzinfo=UTC)
+
+    def add_name(self, position: StreamPosition) -> None:
+        """Notes the name of the stream in an earlier process."""
+        self._names.add(position.stream)
+
+    def write(self, position: StreamPosition) -> None:
+        """Writes the position, unless the file has the position already.
+
+        A stream may have no right to write next to the table, so a failure is a line in the log.
+        """
+        moment, version = datetime.now(UTC), position.first_needed_version
+        if (position.stream in self._names and version == self._version) and moment - self._moment < _RENEWAL:
+            return
+        values = {"version": version, "time": moment.isoformat()}
+        try:
+            self._objects.put(_path_of(position.stream), json.dumps(values).encode())
+            for name in self._names - {position.stream}:
+                self._objects.delete(_path_of(name))
+        except (OSError, LanceSparkError) as error:
+            _LOG.info("the position of a stream of %s was not written: %s", self._objects.uri, error)
+        self._names, self._version, self._moment = {position.stream}, version, moment
+
+
+def first_needed_version(ref: DatasetRef) -> int | None:
+    """Returns the first version of a table or branch that a stream needs; None without need.
+
+    A stream that reads the table needs the versions from its position on. A stream that died in a
+    commit needs the versions since the start of the commit. Deletes expired positions.
+
+    Raises:
+        OSError: The store refused.
+    """
+    objects, moment = objects_beside(ref), datetime.now(UTC)
+    names = filter(_NAME.fullmatch, objects.list_names(_FOLDER))
+    unfinished = first_unfinished_version(ref, moment - _LIFETIME)
+    versions = [*_read_versions(objects, names, moment), *(() if unfinished is None else (unfinished,))]
+    return min(versions, default=None)
+
+
+def _read_versions(objects: LanceObjects, names: Iterator[str], moment: datetime) -> Iterator[int]:
+    for name in names:
+        path = f"{_FOLDER}/{name}"
+        try:
+            values = load_object(objects.get(path) or b"", {"version": int, "time": str})
+            age = moment - datetime.fromisoformat(values["time"])
+        except (ValueError, TypeError):  # damaged, or a time without a zone
+            age = _LIFETIME
+        if -_LIFETIME < age < _LIFETIME:
+            yield int(values["version"])
+        else:
+            objects.delete(path)
+
+
+def _path_of(stream: str) -> str:
+    # The name of a stream comes from an offset, which is no safe path.
+    return f"{_FOLDER}/{hashlib.sha256(stream.encode(errors='surrogatepass')).hexdigest()[:32]}.json"
