@@ -40,17 +40,21 @@ class Numbers:
         assert write.start(self.table).awaitTermination(120)
 
     def lose_commits(self, number: int) -> None:
-        """Makes Spark repeat the last batches, as after a crash between the commit of the table and Spark's log."""
-        commits = self.home / "checkpoint" / "commits"
-        for batch_id in sorted((int(path.name) for path in commits.iterdir() if path.name.isdigit()), reverse=True)[
-            :number
-        ]:
-            for path in (commits / str(batch_id), commits / f".{batch_id}.crc"):
-                path.unlink(missing_ok=True)
+        """Makes Spark repeat the last batches."""
+        lose_commits(self.home / "checkpoint", number)
 
     def ids(self) -> list[int]:
         ids: list[Any] = lance.dataset(self.table).to_table()["id"].to_pylist()
         return sorted(ids)
+
+
+def lose_commits(checkpoint: Path, number: int) -> None:
+    """Makes Spark repeat the last batches, as after a crash between the commit of the table and Spark's log."""
+    commits = checkpoint / "commits"
+    batch_ids = sorted((int(path.name) for path in commits.iterdir() if path.name.isdigit()), reverse=True)
+    for batch_id in batch_ids[:number]:
+        for path in (commits / str(batch_id), commits / f".{batch_id}.crc"):
+            path.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -108,6 +112,29 @@ def test_a_restored_checkpoint_ends_the_query(numbers: Numbers) -> None:
     with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
         numbers.run()
     assert (lance.dataset(numbers.table).version, numbers.ids()) == (4, list(range(40)))
+
+
+@pytest.mark.long
+def test_a_stream_from_table_to_table_has_each_row_once(numbers: Numbers, spark: SparkSession) -> None:
+    copy, checkpoint = str(numbers.home / "copy.lance"), numbers.home / "copy"
+
+    def run() -> None:
+        rows = spark.readStream.format("lance").load(numbers.table).selectExpr("id", "id * 2 AS twice")
+        write = rows.writeStream.format("lance").option("compact_after", 2).trigger(availableNow=True)
+        assert write.option("checkpointLocation", str(checkpoint)).start(copy).awaitTermination(120)
+
+    for number in range(5):
+        numbers.feed(number)
+        numbers.run(compact_after="2")
+        run()
+        lose_commits(numbers.home / "checkpoint", 1)
+        lose_commits(checkpoint, 1)
+        numbers.run(compact_after="2")
+        run()
+        rows = lance.dataset(copy).to_table()
+        assert sorted(rows["id"].to_pylist()) == numbers.ids() == list(range(10 * number + 10))
+        assert rows["twice"].to_pylist() == [2 * row for row in rows["id"].to_pylist()]
+    assert max(len(lance.dataset(path).get_fragments()) for path in (numbers.table, copy)) <= 2
 
 
 def test_a_new_column_is_added_with_merge_schema(numbers: Numbers, spark: SparkSession) -> None:
