@@ -37,6 +37,7 @@ _OPERATIONS = {
     "CreateIndex": "index",
     "UpdateConfig": "metadata",
     "Clone": "clone",
+    "BaseOperation": "internal",
 }
 _OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", "UpdateConfig", "Clone")
 
@@ -50,7 +51,8 @@ class TableVersion(Displayable):
         timestamp: Time of the commit, in UTC.
         operation: The operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`,
             `delete`, `merge`, `index`, `compaction`, `restore of version 3`, or a change of
-            `columns` or `metadata`; `unknown` without a transaction.
+            `columns` or `metadata`; `internal` for a step of Lance without rows, such as the first
+            of the two commits of a compaction; `unknown` without a transaction.
         user: The user of the commit; None for other engines and for commits of Lance itself (new
             and renamed columns, compactions, updates of indexes).
         message: Message of the commit, or None.

@@ -324,6 +324,7 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
     spark.range(60, 65).write.format("lance").mode("append").options(**options).save(table.uri)
     table.restore(2, commit_message="back", properties={"ticket": "46"})
     table.to_lance().delete("id = 9")
+    table.to_lance().optimize.compact_files()
 
     all_versions = table.versions[:]
     assert [(version_info.version, version_info.operation, version_info.message) for version_info in all_versions] == [
@@ -335,10 +336,23 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         (6, "append", "by Spark"),
         (7, "restore of version 2", "back"),
         (8, "delete", None),
+        (9, "internal", None),
+        (10, "compaction", None),
     ]
     changed = [(version_info.rows_added, version_info.rows_removed) for version_info in all_versions]
-    assert changed == [(10, 0), (2, 0), (0, 0), (0, 3), (2, 1), (5, 0), (None, None), (None, None)]
-    assert [version_info.rows for version_info in all_versions] == [10, 12, 12, 9, 10, 15, 12, 11]
+    assert changed == [
+        (10, 0),
+        (2, 0),
+        (0, 0),
+        (0, 3),
+        (2, 1),
+        (5, 0),
+        (None, None),
+        (None, None),
+        (None, None),
+        (0, 0),
+    ]
+    assert [version_info.rows for version_info in all_versions] == [10, 12, 12, 9, 10, 15, 12, 11, 11, 11]
     assert [version_info.properties for version_info in all_versions[1:7]] == [
         {"ticket": "42"},
         {"ticket": "43"},
