@@ -41,6 +41,7 @@ from lance_spark.lance_compat import (
     version_of,
 )
 from lance_spark.lance_sessions import forget_sessions, note_size, open_version
+from lance_spark.metrics import observe_store
 from lance_spark.namespaces.errors import NamespaceError
 from lance_spark.options import STORAGE_PREFIX, ReadOptions
 from lance_spark.version_times import moment_of, version_at
@@ -541,6 +542,7 @@ def _open(
     uri: str, branch: str | None, version: int | None, storage_options: tuple[tuple[str, str], ...]
 ) -> lance.LanceDataset:
     load_lance()
+    observe_store()
 
     if is_local(uri) and os.path.isfile(uri):
         # Measured: Lance retries a file for 2.6 s before the error.

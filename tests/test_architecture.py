@@ -37,6 +37,7 @@ LAYERS = [
         "errors",
         "interpreter",
         "lance_compat",
+        "metrics",
         "namespaces",
         "options",
         "queries",

@@ -31,6 +31,7 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord, progress_of
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
+from lance_spark.metrics import record_job
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
 from lance_spark.staging.parallel import in_parallel
@@ -125,6 +126,8 @@ HEARTBEAT_S = 10.0
 _DAMAGE = (ValueError, OverflowError, ArithmeticError)
 """Errors of invalid values in records, including times outside of Python's range."""
 
+_MEASURED_ROWS = ("computed", "from_checkpoint", "skipped", "failed", "carried", "recomputed", "nulled")
+
 _DEAD_AFTER_S = 90.0
 """Seconds without a heartbeat until the driver of another machine counts as dead."""
 
@@ -158,6 +161,7 @@ class JobHistory:
             append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
 
         if record.status in ENDED:
+            _measure(record)
             write_or_keep(self.ref, record, write, lambda: self._is_noted(record))
         else:
             write()
@@ -324,6 +328,19 @@ def is_gone(process: DriverProcess) -> bool:
     """Tells whether a process of this machine has ended. Of another machine, nothing is known."""
     is_here = process.host == socket.gethostname()
     return is_here and not (is_running(process.pid) and _find_process_start(process.pid) == process.started)
+
+
+def _measure(record: JobRecord) -> None:
+    end = record.completed_at or record.updated_at
+    rows = {name: getattr(record, f"rows_{name}") for name in _MEASURED_ROWS}
+    record_job(
+        record.job_type,
+        record.status,
+        seconds=(end - record.launched_at).total_seconds(),
+        rows=rows,
+        retries=record.retries,
+        fragments=record.fragments_done,
+    )
 
 
 def _filter_of(job_id: str | None) -> str | None:

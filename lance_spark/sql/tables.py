@@ -28,6 +28,7 @@ from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_ME
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog_location import CatalogLocation
 from lance_spark.sql.catalog_namespace import NamespaceLocation
+from lance_spark.sql.lineage import lineage_properties
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.table_definition import TableDefinition, is_free_property, read_user_properties
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
@@ -375,7 +376,10 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the properties of a version for `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES`."""
+    """Returns the properties of a version for `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES`.
+
+    Properties of the user replace the identity of the table for OpenLineage.
+    """
     ref = _open_pinned(arguments)
     dataset = ref.open()
     facts = {
@@ -391,7 +395,7 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "auto-backfill-columns": ", ".join(name for names in find_auto_backfilled(dataset) for name in names),
         "auto-refresh": str(is_auto_refreshed(dataset)).lower(),
     }
-    return {"properties": {**read_user_properties(dataset), **facts}}
+    return {"properties": {**lineage_properties(ref.uri), **read_user_properties(dataset), **facts}}
 
 
 def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,9 @@ def test_a_table_is_made_as_it_is_declared(sql: Sql, db: Connection) -> None:
     assert sql("DESCRIBE {c}.t")[0] == ("id", "bigint", "the key")
     properties = dict(sql("SHOW TBLPROPERTIES {c}.t"))
     assert (properties["team"], properties["current-version"], properties["rows"]) == ("x", str(dataset.version), "0")
+    # The listener of OpenLineage reads these.
+    assert properties["openlineage.dataset.namespace"] == "file"
+    assert properties["openlineage.dataset.name"] == dataset.uri
     extended = {row[0]: row[1] for row in sql("DESCRIBE EXTENDED {c}.t")}
     assert extended["Provider"] == "lance" and extended["Location"] == dataset.uri and extended["Comment"] == "ours"
     assert "name STRING" in sql("SHOW CREATE TABLE {c}.t")[0][0]

@@ -1,0 +1,20 @@
+"""The identity of tables for OpenLineage."""
+
+from __future__ import annotations
+
+import pytest
+
+from lance_spark.sql.lineage import NAME_PROPERTY, NAMESPACE_PROPERTY, lineage_properties
+
+
+@pytest.mark.parametrize(
+    ("uri", "namespace", "name"),
+    [
+        ("/data/books.lance", "file", "/data/books.lance"),
+        ("s3://bucket/data/books.lance", "s3://bucket", "data/books.lance"),
+        ("gs://bucket/books.lance", "gs://bucket", "books.lance"),
+        ("az://container/books.lance", "az://container", "books.lance"),
+    ],
+)
+def test_a_location_has_a_namespace_and_a_name(uri: str, namespace: str, name: str):
+    assert lineage_properties(uri) == {NAMESPACE_PROPERTY: namespace, NAME_PROPERTY: name}
