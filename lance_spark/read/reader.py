@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lance_spark.lance_compat import version_of
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.partitioning import ScanTask
 from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
@@ -77,6 +78,7 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
     - `unscaled`: names of the decimals that the scan returns as integers
     - `elements`: full number of elements of each shortened vector
     - `answer`: values of the aggregates if the manifest has them, or null
+    - `fragments_read`, `fragments_skipped`, `indexes_used`: numbers for Spark's web UI
 
     Runs on the driver.
 
@@ -102,7 +104,16 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
         "unscaled": spec.unscaled,
         "elements": {name: ref.open().schema.field(name).type.list_size for name in spec.elements},
         "answer": answer,
+        **_count_fragments(ref, plan, answers=answer is not None),
+        "indexes_used": len(plan.indexes),
     }
+
+
+def _count_fragments(ref: DatasetRef, plan: ScanPlan, *, answers: bool) -> dict[str, int]:
+    """Counts the read and the skipped fragments. An answer of the manifest reads none."""
+    read = 0 if answers else len({number for task in plan.tasks for number in task.fragments})
+    total = int(version_of(ref.open())["metadata"]["total_fragments"])
+    return {"fragments_read": read, "fragments_skipped": max(0, total - read)}
 
 
 def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType) -> str:

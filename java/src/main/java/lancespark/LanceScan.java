@@ -28,6 +28,7 @@ public final class LanceScan
   private final Scan python;
   private final String key;
   private final String description;
+  private final ScanMetrics metrics;
 
   /** Estimated bytes of the scan. */
   final long bytes;
@@ -90,6 +91,7 @@ public final class LanceScan
     this.options = options;
     this.path = path;
     this.description = String.valueOf(reply.get("description"));
+    this.metrics = new ScanMetrics(reply);
     this.rows = reply.number("rows");
     this.bytes = reply.number("bytes");
     this.limited = reply.isTrue("limited");
@@ -148,12 +150,12 @@ public final class LanceScan
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return python.supportedCustomMetrics();
+    return metrics.supported(python.supportedCustomMetrics());
   }
 
   @Override
   public CustomTaskMetric[] reportDriverMetrics() {
-    return python.reportDriverMetrics();
+    return metrics.reported(python.reportDriverMetrics());
   }
 
   @Override
