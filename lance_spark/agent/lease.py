@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import LanceSparkError
+from lance_spark.errors import LanceSparkError, TableNotFoundError
 from lance_spark.jobs.history import every, is_gone, this_process
 from lance_spark.jobs.model import DriverProcess
-from lance_spark.jobs.tables import JOBS, change_config
+from lance_spark.jobs.tables import JOBS, change_config, refuse_links, table_ref
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
@@ -87,8 +87,26 @@ class Lease:
         return is_mine
 
 
-def _find_holder(config: Mapping[str, Any]) -> str:
-    """Returns the machine and the number of another process with a valid lease, else no text."""
+def find_agent(ref: DatasetRef) -> str:
+    """Returns the process whose agent runs jobs of a table, else no text.
+
+    Raises:
+        TableUnwritableError: A link is in the way.
+        TableUnreadableError: The store refused.
+    """
+    history = table_ref(ref, JOBS)
+    refuse_links(history)
+    try:
+        return _find_holder(history.open_latest().config(), but=None)
+    except TableNotFoundError:
+        return ""
+
+
+def _find_holder(config: Mapping[str, Any], *, but: str | None = _ME) -> str:
+    """Returns the machine and the number of the process with a valid lease, else no text.
+
+    The lease of the owner `but` does not count.
+    """
     try:
         values = load_object(config.get(LEASE_KEY, "{}"), {"owner": str, "process": str, "until": (int, float)})
         process = DriverProcess.from_json(values["process"])
@@ -96,6 +114,6 @@ def _find_holder(config: Mapping[str, Any]) -> str:
         return ""  # no lease, or a forged lease
     # A lease beyond the longest time is forged, or of a wrong clock.
     is_over = not time.time() < values["until"] <= time.time() + 2 * LEASE_S
-    if values["owner"] == _ME or is_over or is_gone(process):
+    if values["owner"] == but or is_over or is_gone(process):
         return ""
     return f"process {process.pid} of {process.host}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,11 +13,17 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResul
 JOB_PREFIX = "agent"
 """Beginning of the job ids of an agent. A later agent finds its predecessor's jobs by it."""
 
+_JOB_ID = re.compile(rf"{JOB_PREFIX}[0-9a-f]{{32}}(-.*)?", re.DOTALL)
 _HOUR_S = 3600.0
 _MOST_DOUBLINGS = 10
 
 Key = tuple[str, str]
 """Location of a table, and name of a step."""
+
+
+def is_of_agent(record: JobRecord) -> bool:
+    """Tells whether an agent started a job, by its id."""
+    return _JOB_ID.fullmatch(record.job_id) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

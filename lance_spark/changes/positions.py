@@ -17,6 +17,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,32 @@ class PositionFile:
         self._names, self._version, self._moment = {position.stream}, version, moment
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedPosition:
+    """The position of a stream that reads a table.
+
+    Attributes:
+        stream: Digest of the stream's name.
+        version: The first version that the stream needs.
+        noted_at: Time of the position.
+    """
+
+    stream: str
+    version: int
+    noted_at: datetime
+
+
+def noted_positions(ref: DatasetRef, most: int) -> list[NotedPosition]:
+    """Returns the positions of the first streams that read a table or branch. Deletes nothing.
+
+    Raises:
+        OSError: The store refused.
+    """
+    objects, moment = objects_beside(ref), datetime.now(UTC)
+    names = sorted(filter(_NAME.fullmatch, objects.list_names(_FOLDER)))[:most]
+    return [noted for name in names if (noted := _read(objects, name, moment)) is not None]
+
+
 def first_needed_version(ref: DatasetRef) -> int | None:
     """Returns the first version of a table or branch that a stream needs; None without need.
 
@@ -88,15 +115,23 @@ def first_needed_version(ref: DatasetRef) -> int | None:
 def _read_versions(objects: LanceObjects, names: Iterator[str], moment: datetime) -> Iterator[int]:
     for name in names:
         path = f"{_FOLDER}/{name}"
-        try:
-            values = load_object(objects.get(path) or b"", {"version": int, "time": str})
-            age = moment - datetime.fromisoformat(values["time"])
-        except (ValueError, TypeError):  # damaged, or a time without a zone
-            age = _LIFETIME
-        if -_LIFETIME < age < _LIFETIME:
-            yield int(values["version"])
+        noted = _read(objects, name, moment)
+        if noted is not None:
+            yield noted.version
         else:
             objects.delete(path)
+
+
+def _read(objects: LanceObjects, name: str, moment: datetime) -> NotedPosition | None:
+    """Returns a position; None if the position is damaged or expired."""
+    try:
+        values = load_object(objects.get(f"{_FOLDER}/{name}") or b"", {"version": int, "time": str})
+        noted_at = datetime.fromisoformat(values["time"])
+        if not -_LIFETIME < moment - noted_at < _LIFETIME:
+            return None
+    except (ValueError, TypeError):  # damaged, or a time without a zone
+        return None
+    return NotedPosition(stream=name.removesuffix(".json"), version=values["version"], noted_at=noted_at)
 
 
 def _path_of(stream: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lance_spark.agent.lease import find_agent
 from lance_spark.changes.lag import stream_lag
+from lance_spark.changes.positions import noted_positions
 from lance_spark.commit.app_ledger import latest_transactions
 from lance_spark.commit.app_transaction import APP_KEY
 from lance_spark.commit.conflicts.history import event_of
@@ -23,7 +25,7 @@ from lance_spark.report.columns import column_states
 from lance_spark.report.states import JobState, QueryState, StreamState, TableState, ViewState
 from lance_spark.upkeep.results import TableStatistics
 from lance_spark.versions.versions import Versions
-from lance_spark.views.definition import ViewDefinition, expressions_of, view_of
+from lance_spark.views.definition import ViewDefinition, expressions_of, is_auto_refreshed, view_of
 from lance_spark.views.state import refreshed_of
 
 if TYPE_CHECKING:
@@ -54,7 +56,14 @@ def describe_table(ref: DatasetRef, name: str, *, checkpoints: str | None) -> Ta
     """
     parts = _Parts(ref, checkpoints)
     problems = []
-    for describe in (parts.add_table, parts.add_columns, parts.add_view, parts.add_streams, parts.add_jobs):
+    for describe in (
+        parts.add_table,
+        parts.add_columns,
+        parts.add_view,
+        parts.add_streams,
+        parts.add_jobs,
+        parts.add_agent,
+    ):
         try:
             describe()
         except TableNotFoundError:
@@ -136,6 +145,7 @@ class _Parts:
     def add_streams(self) -> None:
         assert self.dataset is not None  # as above
         self.values["streams"] = tuple(_stream_states(self._ref, self.dataset))
+        self.values["readers"] = tuple(noted_positions(self._ref, MOST_STREAMS))
 
     def add_jobs(self) -> None:
         records = JobHistory(self._ref).jobs()
@@ -144,6 +154,9 @@ class _Parts:
             "jobs_total": len(records),
             "jobs_running": sum(record.status not in ENDED for record in records),
         }
+
+    def add_agent(self) -> None:
+        self.values["agent"] = find_agent(self._ref)
 
 
 def _job_order(record: JobRecord) -> tuple[bool, float]:
@@ -159,7 +172,8 @@ def _read_errors(ref: DatasetRef, job_id: str) -> tuple[Any, ...]:
 
 def _view_state(ref: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition) -> ViewState:
     source = definition.source_of(ref)
-    state = ViewState(source_uri=source.uri, query=_show_query(dataset, definition))
+    query = _show_query(dataset, definition)
+    state = ViewState(source_uri=source.uri, query=query, is_kept=is_auto_refreshed(dataset))
     try:
         refreshed = refreshed_of(dataset)
         version = None if refreshed is None else refreshed.version

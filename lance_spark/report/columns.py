@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.planner import PreparedBackfill, prepare
@@ -55,9 +56,10 @@ def _state_of(ref: DatasetRef, columns: tuple[str, ...], binding: Binding, check
     udf = f"{binding.udf_name}, version {binding.udf_version[:_VERSION_CHARS]}"
     request = BackfillRequest(columns=columns, plan_only=True)
     try:
-        return _count(prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf)
+        state = _count(prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf)
     except LanceSparkError as error:
-        return _problem_state(columns, udf, str(error))
+        state = _problem_state(columns, udf, str(error))
+    return replace(state, is_kept=binding.auto_backfill)
 
 
 def _problem_state(columns: tuple[str, ...], udf: str, problem: str) -> ColumnState:

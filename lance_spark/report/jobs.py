@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from lance_spark.agent.ledger import is_of_agent
 from lance_spark.backfill.planning.cost_model import show_seconds
 from lance_spark.display import join_counts
 from lance_spark.jobs.model import ENDED, JobRecord
@@ -25,6 +26,7 @@ def job_element(job: JobState) -> Markup:
             element("b", show(job.table)),
             element("span", show(", ".join(record.columns))) if record.columns else None,
             element("span", show(record.job_type), class_="quiet"),
+            element("span", "by an agent", class_="quiet") if is_of_agent(record) else None,
             bar(rows_done(record), record.rows_selected) if is_running else None,
             element("span", _show_rows(record)),
             element("span", _show_losses(record), class_="partial"),

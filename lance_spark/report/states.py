@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lance_spark.changes.positions import NotedPosition
 from lance_spark.display import Displayable
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.upkeep.results import TableStatistics
@@ -24,6 +25,7 @@ class ColumnState:
         rows_stale: Rows with an outdated value.
         rows_unverified: Part of `rows_stale` that may be up to date.
         is_exact: Whether all counts are exact, and not upper bounds.
+        is_kept: Whether an agent keeps the columns up to date.
         problem: Why nothing is known; None if the counts are known.
     """
 
@@ -35,6 +37,7 @@ class ColumnState:
     rows_stale: int = 0
     rows_unverified: int = 0
     is_exact: bool = True
+    is_kept: bool = False
     problem: str | None = None
 
 
@@ -47,6 +50,7 @@ class ViewState:
         query: The query of the view, as text.
         shown_version: Version of the source that the view shows; None before the first refresh.
         source_version: Latest version of the source; None if the source cannot be opened.
+        is_kept: Whether an agent keeps the view up to date.
         problem: Why the lag is unknown.
     """
 
@@ -54,6 +58,7 @@ class ViewState:
     query: str
     shown_version: int | None = None
     source_version: int | None = None
+    is_kept: bool = False
     problem: str | None = None
 
     @property
@@ -131,6 +136,8 @@ class TableState:
         columns_total: Number of all groups of computed columns.
         view: The view; None for other tables.
         streams: Applications with counted writes.
+        readers: Positions of streams that read the table.
+        agent: The process whose agent runs jobs of the table, or no text.
         jobs: Latest jobs, newest first, running jobs before all others.
         jobs_total: Number of all jobs.
         jobs_running: Number of running jobs.
@@ -147,6 +154,8 @@ class TableState:
     columns_total: int = 0
     view: ViewState | None = None
     streams: Sequence[StreamState] = ()
+    readers: Sequence[NotedPosition] = ()
+    agent: str = ""
     jobs: Sequence[JobRecord] = ()
     jobs_total: int = 0
     jobs_running: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC
 
 from lance_spark.display import join_counts
 from lance_spark.errors import counted
@@ -10,6 +11,8 @@ from lance_spark.report.elements import Markup, bar, element, facts, fold, grid,
 from lance_spark.report.jobs import show_moment
 from lance_spark.report.states import ColumnState, StreamState, TableState, ViewState
 from lance_spark.versions.versions import TableVersion
+
+_DIGEST_CHARS = 16
 
 
 def table_element(table: TableState, *, is_open: bool) -> Markup:
@@ -54,6 +57,7 @@ def _details(table: TableState) -> list[Markup | None]:
             ("rows outside of indexes", show(unindexed) if unindexed else None),
             ("jobs", join_counts((table.jobs_total, "in the history"), (table.jobs_running, "running")) or None),
         ]
+    pairs.append(("agent", show(f"{table.agent} runs jobs") if table.agent else None))
     return [
         facts(pairs),
         *(element("p", show(problem, most=1000), class_="problem") for problem in table.problems),
@@ -61,6 +65,7 @@ def _details(table: TableState) -> list[Markup | None]:
         _part("Computed columns", _columns(table)),
         _part("Latest versions", _versions(table.versions)),
         _part("Streams and applications that write", _streams(table.streams)),
+        _part("Streams that read", _readers(table)),
         _fields(table),
     ]
 
@@ -79,6 +84,7 @@ def _view(view: ViewState) -> Markup | None:
             ("query", show(view.query)),
             ("shows", version),
             ("lag", behind),
+            ("auto_refresh", "an agent keeps the view up to date" if view.is_kept else None),
             ("problem", None if view.problem is None else show(view.problem, most=1000)),
         ]
     )
@@ -94,7 +100,7 @@ def _columns(table: TableState) -> Markup | None:
 
 
 def _column_row(state: ColumnState) -> Sequence[object]:
-    name = show(", ".join(state.columns))
+    name = join((show(", ".join(state.columns)), " (auto_backfill)" if state.is_kept else None))
     if state.problem is not None:
         return name, show(state.udf), "unknown", "", show(state.problem), "", ""
     if not state.rows:
@@ -147,6 +153,20 @@ def _streams(streams: Sequence[StreamState]) -> Markup | None:
         for stream in streams
     ]
     return grid(("application", "latest batch", "version", "state"), rows)
+
+
+def _readers(table: TableState) -> Markup | None:
+    latest = 0 if table.statistics is None else table.statistics.version
+    rows = [
+        (
+            show(reader.stream[:_DIGEST_CHARS]),
+            f"{reader.version:,}",
+            f"at most {counted(max(0, latest - reader.version), 'version')}",
+            show_moment(reader.noted_at.astimezone(UTC)),
+        )
+        for reader in table.readers
+    ]
+    return grid(("stream", "needs versions from", "behind", "last sign"), rows)
 
 
 def _fields(table: TableState) -> Markup | None:

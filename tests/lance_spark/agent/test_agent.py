@@ -19,7 +19,6 @@ from pyspark import SparkConf
 from lance_spark import Agent, AgentPlan, Connection, OptionError, Table, cli
 from lance_spark.agent import lease, ledger, planner
 from lance_spark.agent.lease import Lease
-from lance_spark.pushdown.rule import CATALOG
 from lance_spark.session.catalogs import allows_stored_code
 from tests.support.logs import Log, doubled, make, values, with_column
 from tests.support.waiting import eventually
@@ -108,7 +107,7 @@ def test_stored_code_runs_only_for_allowed_tables(db: Connection, table: Table, 
 
 
 def test_a_catalog_with_allow_stored_code_allows_the_tables_of_its_folder(db: Connection, table: Table):
-    conf = SparkConf(loadDefaults=False).set("spark.sql.catalog.lance", CATALOG)
+    conf = SparkConf(loadDefaults=False).set("spark.sql.catalog.lance", "lancespark.LanceCatalog")
     conf.set("spark.sql.catalog.lance.root", db.uri)
     session: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
     session.sparkContext = SimpleNamespace(getConf=lambda: conf)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -16,6 +18,7 @@ import pytest
 
 import lance_spark
 from lance_spark import OptionError, TableNotFoundError, cli, skip_on_error, udf
+from lance_spark.agent.lease import Lease
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory
 from lance_spark.report.collect import query_states
@@ -95,6 +98,38 @@ def test_a_view_shows_its_lag(tmp_path: Path):
     books.add([{"id": 12}])
     text = words_of(db.report().html)
     assert "view 2 versions behind" in text and "lag 2 versions behind" in text
+
+
+def test_a_page_has_the_positions_of_streams_that_read(tmp_path: Path):
+    table = connect(tmp_path / "db").create_table("t", [{"id": 1}])
+    for number in range(4):
+        table.add([{"id": number}])
+    moment = datetime.now(UTC)
+    folder = Path(table.uri) / "_lance_spark" / "streams"
+    folder.mkdir(parents=True)
+    for name, version, at in (("a" * 32, 2, moment), ("b" * 32, 1, moment - timedelta(days=8))):
+        (folder / f"{name}.json").write_text(json.dumps({"version": version, "time": at.isoformat()}))
+    (folder / f"{'c' * 32}.json").write_text("{")
+    text = words_of(table.report().html)
+    assert f"{'a' * 16} 2 at most 3 versions {moment:%Y-%m-%d %H:%M:%S} UTC" in text
+    assert "b" * 16 not in text and "c" * 16 not in text, "expired, or damaged"
+    assert len(list(folder.iterdir())) == 3, "a report deletes nothing"
+
+
+def test_a_page_names_the_agent_and_what_it_keeps_up_to_date(tmp_path: Path):
+    db = connect(tmp_path / "db")
+    table = db.create_table("t", [{"id": 1}])
+    table.add_columns({"inverse": invert}, auto_backfill=True)
+    db.create_materialized_view("v", table.search(None).select(["id"]), auto_refresh=True)
+    write_jobs(table, [*ended_jobs(1), job_record(f"agent{'0' * 32}", rows_selected=5)])
+    lease = Lease(DatasetRef.at(table.uri))
+    assert lease.take()
+    text = words_of(db.report().html)
+    assert f"agent process {os.getpid()} of {socket.gethostname()} runs jobs" in text
+    assert "inverse (auto_backfill)" in text and "auto_refresh an agent keeps the view up to date" in text
+    assert text.count("by an agent") == 1
+    lease.release()
+    assert "runs jobs" not in words_of(table.report().html)
 
 
 def test_the_latest_jobs_and_their_first_errors_are_shown_and_the_rest_is_named(tmp_path: Path):

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lance_spark.session.catalogs import CATALOG, setting_of
+from lance_spark.session.catalogs import setting_of
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.golden.files import (
     GoldenFile,
@@ -68,7 +68,7 @@ class GoldenRun:
     def open(self) -> Iterator[GoldenRun]:
         """Applies the settings, and makes the schema until the block ends."""
         folder = self._file.name.partition("/")[0]
-        catalog = {setting_of(self._catalog): CATALOG} if self._catalog else {}
+        catalog = {setting_of(self._catalog): "lancespark.LanceCatalog"} if self._catalog else {}
         with active_in_thread(self._session):
             for key, value in (catalog | _SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
                 self._session.conf.set(key, value)
