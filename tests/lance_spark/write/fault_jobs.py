@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -49,9 +50,9 @@ class HeldWriter(LanceAppendWriter):
             return
         sweep = row_write.Staging.sweep
 
-        def held_sweep(staging: row_write.Staging, keep: Sequence[str] = ()) -> int:
+        def held_sweep(staging: row_write.Staging, keep: Sequence[str] = (), **more: Any) -> int:
             self._hold()
-            return sweep(staging, keep)
+            return sweep(staging, keep, **more)
 
         row_write.Staging.sweep = held_sweep  # type: ignore[method-assign, assignment]
         super().commit(messages)
