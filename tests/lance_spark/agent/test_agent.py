@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkConf
 
-from lance_spark import Agent, AgentPlan, Connection, OptionError, Table, cli
+from lance_spark import Agent, AgentPlan, Connection, Job, OptionError, Table, cli
 from lance_spark.agent import lease, ledger, planner
 from lance_spark.agent.lease import Lease
 from lance_spark.session.catalogs import allows_stored_code
@@ -44,9 +44,10 @@ def append(table: Table, *rows: int) -> None:
 def table(db: Connection, log: Log) -> Table:
     """A table of `x`, `y` computed from `x`, and `a` computed from `y`."""
     table = make(db, rows=20, fragments=2)
+    # Neither names nor places may decide the order.
+    table.add_columns({"a": (quadruple, ["x"])}, auto_backfill=True)
     table.add_columns({"y": log.doubling()}, auto_backfill=True)
-    # Names must not decide the order.
-    table.add_columns({"a": quadruple}, auto_backfill=True)
+    table.alter_columns({"path": "a", "udf": quadruple})
     return table
 
 
@@ -235,8 +236,10 @@ def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(table: Table, run
 
 
 def test_a_stopped_agent_cancels_its_jobs_and_leaves_nothing_behind(
-    db: Connection, table: Table, agent: Agent, log: Log, flag: str
+    table: Table, agent: Agent, log: Log, flag: str, monkeypatch: pytest.MonkeyPatch
 ):
+    cancelled: list[str] = []
+    monkeypatch.setattr(Job, "cancel", lambda job: cancelled.append(job.job_id))
     table.alter_columns({"path": "y", "udf": log.waiting(15, flag)})
     Path(flag).touch()
     plans: list[AgentPlan] = []
@@ -244,8 +247,10 @@ def test_a_stopped_agent_cancels_its_jobs_and_leaves_nothing_behind(
     thread.start()
     eventually(lambda: 15 in log.rows(), 60)
     agent.stop()
+    eventually(lambda: bool(cancelled), 60)
     Path(flag).unlink()
     thread.join(60)
+    assert set(cancelled) == {table.list_jobs()[0].job_id}
     assert statuses(plans[0])["t.a"] == "waiting" and agent._leases == {}
     assert lease._find_holder(lance.dataset(f"{table.uri}/_lance_spark/jobs.lance").config()) == ""
 
@@ -282,7 +287,7 @@ def test_of_two_agents_that_take_a_lease_at_once_one_wins(table: Table, monkeypa
     def race(ref: object, table_: object, change: object) -> None:
         def change_after_the_other(head: lance.LanceDataset) -> object:
             values = change(head)  # type: ignore[operator]
-            if values is not None:
+            if lease.change_config is race:
                 monkeypatch.setattr(lease, "change_config", write)
                 other_process(ref, monkeypatch)
             return values
