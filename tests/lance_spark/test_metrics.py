@@ -80,6 +80,7 @@ def test_a_program_with_a_meter_provider_gets_metrics_of_jobs_commits_and_reques
     assert sum(value for name, _, value in points if name == "lance_object_store_requests_total") > 5
 
 
+@pytest.mark.long
 def test_without_a_provider_the_package_is_not_even_imported(tmp_path: Path):
     out = run(f"import sys\n{WORK}\nprint([name for name in sys.modules if 'opentelemetry' in name])", tmp_path / "db")
     assert "[]" in out.splitlines()
