@@ -38,17 +38,23 @@ summary:focus-visible, a:focus-visible { outline: 2px solid var(--run); outline-
 .problem { border-left: .25rem solid var(--bad); padding-left: .6rem; }
 progress { accent-color: var(--run); min-width: 4rem; width: 8rem; }
 dl { display: grid; gap: .15rem 1rem; margin: .3rem 0; }
-dl { grid-template-columns: minmax(7rem, max-content) minmax(0, 1fr); }
+dl { grid-template-columns: fit-content(40%) minmax(0, 1fr); }
+dt { min-width: 7rem; }
 dt { color: var(--quiet); }
 dd { margin: 0; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th { text-align: start; color: var(--quiet); font-weight: normal; }
+th { text-align: start; color: var(--quiet); font-weight: normal; white-space: nowrap; }
+td[data-head=time] { white-space: nowrap; }
+td[data-head=by] { min-width: 7rem; }
 th, td { border-top: 1px solid var(--line); padding: .25rem .6rem .25rem 0; vertical-align: top; }
 code { font-family: ui-monospace, monospace; font-size: .88em; }
 @media (max-width: 700px) {
   body { padding: .6rem; }
   summary time { margin-left: 0; }
-  dl { grid-template-columns: 6rem minmax(0, 1fr); gap: .15rem .6rem; }
+  dl { grid-template-columns: fit-content(45%) minmax(0, 1fr); gap: .15rem .6rem; }
+  dt { min-width: 5rem; }
+  td[data-head=time] { white-space: normal; }
+  td[data-head=by] { min-width: 0; }
   table, tbody, tr { display: block; }
   thead { display: none; }
   tr { border-top: 1px solid var(--line); padding: .3rem 0; }
