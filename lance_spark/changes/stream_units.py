@@ -31,6 +31,8 @@ class StreamPosition:
         is_snapshot: Whether the stream reads all rows of the version, and not its changes.
         incarnation: Identity of the version. A table created again has other identities.
         stream: Random name of the stream.
+        begin: Version at which the stream began; None in offsets of earlier releases.
+        begins_with_snapshot: Whether the stream began with all rows of that version.
     """
 
     version: int
@@ -38,6 +40,8 @@ class StreamPosition:
     is_snapshot: bool
     incarnation: str
     stream: str
+    begin: int | None = None
+    begins_with_snapshot: bool = False
 
     @staticmethod
     def of(offset: Mapping[str, Any]) -> StreamPosition:
@@ -48,6 +52,8 @@ class StreamPosition:
             is_snapshot=bool(offset["snapshot"]),
             incarnation=str(offset["incarnation"]),
             stream=str(offset["stream"]),
+            begin=None if offset.get("begin") is None else int(offset["begin"]),
+            begins_with_snapshot=bool(offset.get("begins_with_snapshot")),
         )
 
     @property
@@ -59,6 +65,8 @@ class StreamPosition:
             "snapshot": self.is_snapshot,
             "incarnation": self.incarnation,
             "stream": self.stream,
+            "begin": self.begin,
+            "begins_with_snapshot": self.begins_with_snapshot,
         }
 
     @property

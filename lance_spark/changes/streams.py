@@ -76,6 +76,7 @@ class ChangeStream(DataSourceStreamReader):
         self.feed = _feed_of_schema(self.ref, options, schema)
         self._stream = uuid.uuid4().hex
         self.position_file = PositionFile(self.ref)
+        self._first: StreamPosition | None = None
         self._planner: UnitPlanner | None = None
         self._planned: tuple[StreamPosition, StreamPosition, list[Unit]] | None = None
 
@@ -97,7 +98,9 @@ class ChangeStream(DataSourceStreamReader):
             ChangeFeedError: The first version was cleaned up.
         """
         begin = self._begin()
+        begin = replace(begin, begin=begin.version, begins_with_snapshot=begin.is_snapshot)
         self.position_file.write(begin)
+        self._first = begin
         return begin.offset
 
     def _begin(self) -> StreamPosition:
@@ -167,8 +170,27 @@ class ChangeStream(DataSourceStreamReader):
         """
         if start == end:
             return []
-        units = self._units_between(StreamPosition.of(start), StreamPosition.of(end))
+        last = StreamPosition.of(end)
+        units = self._units_between(self._start_of(StreamPosition.of(start), last), last)
         return list(pack_parts(part for unit in units for part in unit))
+
+    def _start_of(self, first: StreamPosition, last: StreamPosition) -> StreamPosition:
+        """Returns the start of a micro-batch.
+
+        If a query dies in its first micro-batch, Spark repeats the micro-batch up to the end in its
+        checkpoint, and asks for the begin of the stream again. Until then, the table may have later
+        versions. The end tells the begin of the dead query.
+        """
+        if self._first is None or first.stream != self._first.stream or last.stream == first.stream:
+            return first
+        begin, is_snapshot = last.begin, last.begins_with_snapshot
+        if begin is None and last.is_snapshot:
+            begin, is_snapshot = last.version, True
+        if begin is None:
+            return first
+        if begin == 0:
+            return replace(first, version=0, fragment=-1, is_snapshot=False, incarnation="")
+        return self._position(pin_version(self.ref, begin), 0 if is_snapshot else -1, is_snapshot=is_snapshot)
 
     def _units_between(self, first: StreamPosition, last: StreamPosition) -> Iterable[Unit]:
         if self._planned is not None and self._planned[:2] == (first, last):
@@ -192,8 +214,11 @@ class UnlimitedStream(ChangeStream):
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Returns the end of the latest version."""
-        head = self.ref.pin(None)
-        return self._position(head, -1).offset
+        first = self._first
+        end = self._position(self.ref.pin(None), -1)
+        if first is not None:
+            end = replace(end, begin=first.begin, begins_with_snapshot=first.begins_with_snapshot)
+        return end.offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plans a micro-batch, as :meth:`ChangeStream.partitions`."""

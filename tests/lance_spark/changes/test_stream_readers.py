@@ -67,6 +67,33 @@ def test_a_stream_of_spark_4_1_reads_each_version_and_notices_a_table_created_ag
             reader.partitions(later, reader.latestOffset())
 
 
+@pytest.mark.parametrize("options", [{}, {"startingversion": "latest"}, {"startingversion": "1"}], ids=str)
+@pytest.mark.parametrize("release", ["4.1", "4.2"])
+def test_a_query_that_died_in_its_first_micro_batch_repeats_it(
+    db: Connection, release: str, options: dict[str, str]
+) -> None:
+    table = db.create_table("early", pa.table({"id": [1]}))
+    table.add([{"id": 2}])
+    if release == "4.1":
+        dead = unlimited(table, **options)
+        start = dead.initialOffset()
+        table.add([{"id": 3}])
+        end = dead.latestOffset()
+    else:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+        dead = limited(table, **options)
+        start = dead.initialOffset()
+        table.add([{"id": 3}])
+        end = dead.latestOffset(start, ReadAllAvailable())
+    rows = rows_of(dead, start, end)
+    assert sorted(row["id"] for row in rows) == ([3] if options.get("startingversion") == "latest" else [1, 2, 3])
+    table.add([{"id": 4}])
+    table.add([{"id": 5}])
+    reader = unlimited(table, **options) if release == "4.1" else limited(table, **options)
+    assert rows_of(reader, reader.initialOffset(), end) == rows
+
+
 def test_names_of_the_change_feed_are_plain_columns_of_a_stream_of_new_rows(db: Connection) -> None:
     row = {"id": 1, "_change_type": "x", "_commit_version": 7, "_commit_timestamp": "noon"}
     stream = unlimited(db.create_table("odd", [row]))
