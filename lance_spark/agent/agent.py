@@ -14,7 +14,7 @@ from lance_spark.agent.lease import Lease
 from lance_spark.agent.ledger import JOB_PREFIX, Key, Ledger
 from lance_spark.agent.looks import KeptTable, WatchedTables
 from lance_spark.agent.plan import AgentPlan, AgentStep, StepStatus
-from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, Planner
+from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, PlannedVersion, Planner
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import BackfillIncompleteError, OptionError
@@ -31,6 +31,7 @@ _LOOK_AT_JOBS_S = 0.5
 @dataclass(frozen=True, slots=True)
 class _RunningStep:
     step: AgentStep
+    planned: PlannedVersion
     job: Job[BackfillJobResult] | Job[RefreshJobResult]
 
 
@@ -252,6 +253,7 @@ class Agent:
             if self._ledger.left().is_nothing:
                 return self._hold(step, "waiting", BUDGET_IS_SPENT)
             share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
+            planned = self._planner.planned_version(step)
             job: Job[BackfillJobResult] | Job[RefreshJobResult]
             if step.action == "refresh":
                 job = table.start_refresh(job_id)
@@ -261,7 +263,7 @@ class Agent:
             self._ledger.release(job_id)
             self._ledger.note_failure(step.key)
             return self._hold(step, "failed", str(error))
-        self._running[step.key] = _RunningStep(step, job)
+        self._running[step.key] = _RunningStep(step, planned, job)
         return []
 
     def _take_lease(self, table: KeptTable) -> str:
@@ -295,7 +297,7 @@ class Agent:
                 self._ledger.note_failure(step.key)
             return self._hold(step, "waiting", str(result.message))
         self._ledger.note_success(step.key)
-        self._planner.note_done(step)
+        self._planner.note_done(step, running.planned)
         return [replace(step, status="done")]
 
     def _release_leases(self) -> None:

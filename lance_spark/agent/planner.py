@@ -34,7 +34,7 @@ _OTHER_PRODUCT = (
 
 
 @dataclass(slots=True)
-class _Memory:
+class PlannedVersion:
     """The last plan of a table.
 
     Attributes:
@@ -64,7 +64,7 @@ class Planner:
     settings: AgentSettings
     ledger: Ledger
     _tables: dict[tuple[str, ...], KeptTable] = field(default_factory=dict)
-    _memories: dict[str, _Memory] = field(default_factory=dict)
+    _memories: dict[str, PlannedVersion] = field(default_factory=dict)
     _unsettled_since: dict[str, float] = field(default_factory=dict)
 
     def plan(self, *, sample: int | None = None) -> AgentPlan:
@@ -83,12 +83,19 @@ class Planner:
         """Returns the table of a step."""
         return next(table for table in self._tables.values() if table.ref.uri == step.table_uri)
 
-    def note_done(self, step: AgentStep) -> None:
-        """Remembers that a step is done, so that its own commits cause no new plan."""
-        memory = self._memories.get(step.table_uri)
-        if memory is not None and step.result is not None:
-            memory.unfinished.discard(step.name)
-            memory.own_versions.update(step.result.versions)
+    def planned_version(self, step: AgentStep) -> PlannedVersion:
+        """Returns the last plan of the table of a step. A new job reads this or a later version."""
+        return self._memories[step.table_uri]
+
+    def note_done(self, step: AgentStep, planned: PlannedVersion) -> None:
+        """Remembers that a step is done for a planned version.
+
+        Commits of the step cause no new plan. A plan of a later version, made while the job was
+        running, keeps its steps.
+        """
+        planned.unfinished.discard(step.name)
+        if step.result is not None:
+            self._memories[step.table_uri].own_versions.update(step.result.versions)
 
     def _plan(self, judge: _Judge, *, is_quick: bool) -> list[AgentStep]:
         steps: list[AgentStep] = []
@@ -206,7 +213,11 @@ class Planner:
         unfinished = {step.name for step in steps if step.status in ("due", "waiting", "failed")}
         if not any(step.status == "waiting" for step in steps):
             self._unsettled_since.pop(look.uri, None)
-        self._memories[look.uri] = _Memory(look.version, look.source_version, unfinished)
+        memory = self._memories.get(look.uri)
+        if memory is not None and (memory.version, memory.source_version) == (look.version, look.source_version):
+            memory.unfinished = unfinished
+        else:
+            self._memories[look.uri] = PlannedVersion(look.version, look.source_version, unfinished)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lance_spark import Agent, AgentPlan, Connection, Job, OptionError, Table, c
 from lance_spark.agent import lease, ledger, planner
 from lance_spark.agent.lease import Lease
 from lance_spark.session.catalogs import allows_stored_code
-from tests.support.logs import Log, doubled, make, values, with_column
+from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import skip_on_error, udf
 
@@ -233,6 +233,20 @@ def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(table: Table, run
     append(table, 200, 201)
     eventually(lambda: values(table, "a") == {x: 4 * x for x in [*range(20), 200, 201]}, 60)
     assert log.rows() == [*range(20), 200, 201]
+
+
+def test_a_commit_during_a_job_is_not_forgotten(table: Table, running: Agent, log: Log, flag: str):
+    table.alter_columns({"path": "a", "auto_backfill": False})
+    eventually(lambda: values(table) == doubled(range(20)), 60)
+    planned = running._planner._memories
+    with flag_file(flag):
+        table.alter_columns({"path": "y", "udf": log.waiting(5, flag, version="waits")})
+        eventually(lambda: log.rows().count(5) == 2, 60)
+        append(table, 300)
+        appended = table.version
+        # The agent looks at the new version while the job of the version before runs.
+        eventually(lambda: planned[table.uri].version[0] >= appended, 60)
+    eventually(lambda: values(table) == doubled([*range(20), 300]), 10)
 
 
 def test_a_stopped_agent_cancels_its_jobs_and_leaves_nothing_behind(
