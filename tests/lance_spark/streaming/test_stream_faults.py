@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ def double(id: int) -> int:
 class Stream:
     """The home of a query with a file of rows per micro-batch, and the processes of its drivers."""
 
-    def __init__(self, way: str, home: Path, batches: int) -> None:
+    def __init__(self, way: str, home: Path, batches: int, module: str = "stream_driver") -> None:
         self.way = way
+        self.module = module
         self.home = home
         self.table = str(home / "t.lance")
         self.drivers: list[subprocess.Popen[bytes]] = []
@@ -49,7 +51,7 @@ class Stream:
             (home / "in" / f"{batch:04}.csv").write_text("".join(f"{row:08}\n" for row in rows))
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.lance_spark.streaming.stream_driver", self.way, str(self.home)]
+        command = [sys.executable, "-m", f"tests.lance_spark.streaming.{self.module}", self.way, str(self.home)]
         variables = {**environment(), "PYTHONPATH": str(ROOT)}
         with (self.home / "log").open("ab") as log:
             driver = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log, start_new_session=True)
@@ -108,10 +110,8 @@ def kill_somebody(driver: subprocess.Popen[bytes], dice: random.Random) -> None:
             dice.choice(processes).kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1])
-def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path) -> None:
-    stream, dice = Stream(way, tmp_path, batches=200), random.Random(seed)
+def run_with_deaths(stream: Stream, dice: random.Random, between: Callable[[], object] = lambda: None) -> None:
+    """Runs drivers, and kills their processes at random moments, until a driver reaches the end."""
     deadline = time.monotonic() + 1800
     deaths = 0
     while True:
@@ -119,6 +119,7 @@ def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path
         deadly = time.monotonic() + dice.uniform(4, 25)
         while driver.poll() is None and time.monotonic() < deadly:
             time.sleep(0.05)
+        between()
         if driver.poll() == 0:
             break
         kill_somebody(driver, dice)
@@ -132,6 +133,34 @@ def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path
     stream.end()
     assert stream.found_ids() == stream.ids
     assert {name for name in unused_files(stream.table) if "staging" in name} == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path) -> None:
+    run_with_deaths(Stream(way, tmp_path, batches=200), random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2])
+def test_deaths_at_both_ends_of_a_stream_from_table_to_table(way: str, seed: int, jobs: Any, tmp_path: Path) -> None:
+    stream = Stream(way, tmp_path, batches=30, module="pipeline_driver")
+    lance.write_dataset(
+        pa.table({"id": pa.array([], pa.int64())}), tmp_path / "source.lance", enable_stable_row_ids=True
+    )
+    source = lance_spark.connect(str(tmp_path), jobs, progress=False).open_table("source")
+    cleanups: list[int] = []
+
+    def clean_up() -> None:
+        done = source.cleanup_old_versions(timedelta(0), keep_for_streams=True)
+        cleanups.append(done.old_versions)
+
+    run_with_deaths(stream, random.Random(seed), clean_up)
+    rows = lance.dataset(stream.table).to_table()
+    assert rows["twice"].to_pylist() == [2 * row for row in rows["id"].to_pylist()]
+    assert sorted(source.to_arrow()["id"].to_pylist()) == stream.ids
+    assert sum(cleanups) > 0
+    assert len(lance.dataset(stream.table).get_fragments()) < 25, "the stream compacts"
 
 
 @pytest.mark.slow
