@@ -20,7 +20,6 @@ from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.driver.scheduler import TaskRunner
-from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.task import range_task
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.rows.input_reader import InputReader
@@ -50,17 +49,22 @@ def _before(owner: type, name: str, act: Callable[[], None]) -> Any:
     return patch.object(owner, name, acting)
 
 
-def in_read(folder: str) -> Any:
-    """In a task, between two reads of inputs."""
+@contextlib.contextmanager
+def in_read(folder: str) -> Iterator[None]:
+    """In a task, between two reads of inputs of ten rows each."""
     real = InputReader.batches
 
-    def batches(self: InputReader, *arguments: Any) -> Iterator[pa.RecordBatch]:
-        for number, batch in enumerate(real(self, *arguments)):
+    def batches(self: InputReader, *arguments: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(real(self, *arguments, **more)):
             if number == 2:
                 hold(folder)
             yield batch
 
-    return patch.object(InputReader, "batches", batches)
+    with (
+        patch.object(InputReader, "batches", batches),
+        patch.object(InputReader, "_batch_rows", return_value=10),
+    ):
+        yield
 
 
 def in_checkpoint(folder: str) -> Any:
@@ -91,7 +95,7 @@ def after_column_file(folder: str) -> Any:
 
 IN_DRIVER: dict[str, tuple[type, str]] = {
     "before_commit": (GroupCommits, "_commit"),
-    "before_record": (RecordStore, "append"),
+    "before_record": (GroupCommits, "_record"),
     "before_checkpoints_go": (CheckpointUpkeep, "after_commit"),
     "after_commit": (BackfillJob, "_close"),
 }
