@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
@@ -160,6 +159,8 @@ def _make_reader(name: str) -> Any:  # noqa: ANN401 - a class of the SDK
     Raises:
         LookupError: No installed package has the exporter.
     """
+    from importlib.metadata import entry_points  # imports the parser of e-mails
+
     exporters = {entry.name: entry for entry in entry_points(group="opentelemetry_metrics_exporter")}
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").partition("/")[0]
     prefixes = (f"otlp_proto_{protocol}",) if name == "otlp" else ()

@@ -56,6 +56,7 @@ _OURS = "|".join(
         rf"checkpoints/{_QUOTED}/(?:{_QUOTED}/)*[\w.=-]+\.(?:rows|ref|chunks)",
         rf"udfs/{_HASH}",
         rf"apps/{_HASH}/\d{{20}}\.(?:begun|done)",
+        r"streams/[0-9a-f]{32}\.json",
         r"views/skipped/[\w.-]+",
         rf"environments/{_HASH}/[\w.+-]+",
         rf"manifests/{_QUOTED}\.json",

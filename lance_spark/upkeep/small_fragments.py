@@ -18,6 +18,9 @@ _LOG = logging.getLogger(__name__)
 _OPTIONS = {"materialize_deletions": False}
 """Options of the plan. Rewrites of deleted rows are left to other compactions."""
 
+_MOST_ROWS = 4 << 20
+"""Rows of a compaction, or a single task with more. The next micro-batch continues."""
+
 
 def join_small_fragments(ref: DatasetRef, most: int) -> int | None:
     """Joins the small fragments of the latest version if there are too many.
@@ -25,7 +28,8 @@ def join_small_fragments(ref: DatasetRef, most: int) -> int | None:
     Runs in this process, without Spark, and reads the rows in batches. A fragment is small if it
     has fewer rows than the target of the table's configuration (key
     `lance.compaction.target_rows_per_fragment`), by default 1,048,576. Only fragments that Lance
-    joins with a neighbour count. Fragments changed by concurrent commits stay as they are.
+    joins with a neighbour count. Fragments changed by concurrent commits stay as they are. A call
+    joins about 4 million rows, so a large table takes several micro-batches.
 
     Args:
         ref: The table or branch.
@@ -51,9 +55,12 @@ def _join(ref: DatasetRef, most: int) -> int | None:
     planned = Compaction.plan(dataset, _OPTIONS).tasks  # type: ignore[arg-type]
     if sum(len(task.fragments) for task in planned) <= most:
         return None
-    basis, parts = Basis.of(dataset), list[Compacted]()
+    basis, parts, rows = Basis.of(dataset), list[Compacted](), 0
     try:
         for number, task in enumerate(planned):
+            if rows >= _MOST_ROWS:
+                break
+            rows += sum(fragment.num_rows for fragment in task.fragments)
             text = task.json()  # type: ignore[attr-defined]
             written = CompactionTask(snapshot=snapshot, number=number, task=text).run()
             if written.rewrite is None:

@@ -73,6 +73,8 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
     run = tables
     for statement in (
         "CREATE TABLE docs (a INT) USING parquet",
+        "CREATE TABLE DOCS (a INT) USING parquet",
+        "CREATE TABLE Sizes (a INT) USING lance",
         "CREATE TABLE docs USING parquet AS SELECT 1 AS a",
         "CREATE TABLE docs LIKE sizes",
         "CREATE VIEW docs AS SELECT 1",
@@ -92,7 +94,11 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
     run("CREATE TEMPORARY VIEW docs AS SELECT 9 AS nine")
     assert run("SELECT * FROM docs") == [(9,)]
     run("DROP VIEW docs")
-    assert run("SELECT count(*), sum(id) FROM docs") == [(3, 6)]
+    assert run("SELECT count(*), sum(id) FROM Docs") == [(3, 6)]
+    run("INSERT INTO DOCS VALUES (4, 'd')")
+    run("ALTER TABLE Docs RENAME TO Papers")
+    assert {row[1] for row in run("SHOW TABLES")} == {"papers", "sizes"}
+    run("ALTER TABLE papers RENAME TO docs")
     assert run("SELECT * FROM sizes") == [(2, 7)]
 
 
@@ -137,6 +143,9 @@ def test_entries_and_files_of_spark(tables: Sql, session: SparkSession, tmp_path
     run("CREATE TABLE copy USING parquet AS SELECT * FROM docs")
     run("ANALYZE TABLE copy COMPUTE STATISTICS")
     assert run("SELECT count(*) FROM copy") == [(3,)]
+    lance_spark.connect(str(tmp_path / DATABASE)).create_table("Copy", [{"id": 1}])
+    assert run("SELECT count(*) FROM copy") == [(3,)]
+    assert "Copy" not in {row[1] for row in run("SHOW TABLES")}
     path = tmp_path / "files"
     session.range(4).write.parquet(str(path))
     assert run(f"SELECT count(*) FROM parquet.`{path}`") == [(4,)]
@@ -159,6 +168,9 @@ def test_databases_are_those_of_spark(tables: Sql, tmp_path: Path) -> None:
         run("DROP DATABASE default CASCADE")
     assert run("SELECT * FROM default.kept") == []
     run("DROP TABLE default.kept")
+    run(f"CREATE TABLE {DATABASE.upper()}.second (id INT) USING lance")
+    assert not (tmp_path / DATABASE.upper()).exists()
+    assert {row[1] for row in run(f"SHOW TABLES IN {DATABASE.upper()}")} == {"docs", "second", "sizes"}
     run("USE default")
     run(f"DROP DATABASE {DATABASE} CASCADE")
     assert not (tmp_path / DATABASE).exists()

@@ -412,6 +412,18 @@ def test_compact_after_bounds_the_small_fragments(query: MicroBatchQuery) -> Non
     assert unused_files(query.table) == set()
 
 
+def test_a_micro_batch_joins_a_bounded_number_of_rows(query: MicroBatchQuery, monkeypatch: Any) -> None:
+    query.run(0, 1, 2, 3, 4, 5)
+    rows = lance.dataset(query.table).count_rows() // 3
+    lance.dataset(query.table).update_config({"lance.compaction.target_rows_per_fragment": str(rows)})
+    monkeypatch.setattr(small_fragments, "_MOST_ROWS", 1)
+    counts = []
+    for _ in range(3):
+        small_fragments.join_small_fragments(DatasetRef.at(query.table), 1)
+        counts.append(fragments(query))
+    assert (counts, query.ids()) == ([5, 4, 3], rows_of(*range(6)))
+
+
 @pytest.mark.parametrize("failure", ["task", "plan", "commit", "race"])
 def test_a_failed_compaction_fails_no_batch(query: MicroBatchQuery, failure: str, monkeypatch: Any) -> None:
     query = dataclasses.replace(query, options=(("compact_after", "1"),))

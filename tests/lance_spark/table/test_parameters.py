@@ -298,6 +298,8 @@ OURS: dict[str, object] = {
     "max_calls": None,
     "max_seconds": None,
     "max_cost": None,
+    "txn_app_id": None,
+    "txn_version": None,
 }
 """Parameters beyond the documented API."""
 

@@ -119,6 +119,15 @@ def test_a_stream_in_the_middle_of_a_version_needs_the_version_before(table: Tab
     assert first_needed_version(ref) == 2
 
 
+def test_a_dropped_table_leaves_no_position(table: Table) -> None:
+    read_with_spark_4_1(table, None)
+    assert position_files(table)
+    db = lance_spark.connect(str(Path(table.uri).parent))
+    db.drop_table("t")
+    assert not Path(table.uri).exists()
+    assert db.create_table("t", [{"id": 1}]).count_rows() == 1
+
+
 def test_tagged_versions_stay_an_error(table: Table) -> None:
     read_with_spark_4_1(table, None)
     table.add([{"id": 4}])

@@ -8,6 +8,7 @@ import java.util.stream.Stream;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
+import org.apache.spark.sql.internal.SQLConf;
 
 /**
  * Spark's session catalog with Lance tables: `spark.sql.catalog.spark_catalog =
@@ -44,7 +45,8 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
   Table load(Identifier identifier, Json arguments) throws NoSuchTableException {
     if (mayBeLance(identifier)) {
       try {
-        return super.load(identifier, arguments);
+        // Without the hint of Lance at names in another case: Spark may have the table.
+        return super.load(own(identifier), new Json(arguments).with("may_create", true));
       } catch (NoSuchTableException error) {
         // Spark's catalog has the table, or raises the same error.
       }
@@ -81,7 +83,7 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
 
   /** Returns the name of a Lance table: its own, or the path of its entry; else null. */
   Identifier lanceName(Identifier identifier) {
-    if (hasLance(identifier)) return identifier;
+    if (hasLance(identifier)) return own(identifier);
     try {
       return location(identifier, tables.loadTable(identifier));
     } catch (NoSuchTableException error) {
@@ -97,9 +99,27 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
     return identifier.name().contains("/") == (identifier.namespace().length == 0);
   }
 
+  /**
+   * Returns the name of a Lance table as Spark stores names: in lower case, unless the session
+   * distinguishes cases. A path stays.
+   */
+  private static Identifier own(Identifier identifier) {
+    boolean isPath = identifier.namespace().length == 0;
+    if (isPath || SQLConf.get().caseSensitiveAnalysis()) return identifier;
+    return Identifier.of(lowerCase(identifier.namespace()), lowerCase(identifier.name())[0]);
+  }
+
+  private static String[] lowerCase(String... names) {
+    return Stream.of(names).map(name -> name.toLowerCase(Locale.ROOT)).toArray(String[]::new);
+  }
+
+  private static String[] ownFolder(String[] namespace) {
+    return SQLConf.get().caseSensitiveAnalysis() ? namespace : lowerCase(namespace);
+  }
+
   /** Tells whether the name is a Lance table of the catalog's own folder. */
   boolean hasLance(Identifier identifier) {
-    return mayBeLance(identifier) && super.tableExists(identifier);
+    return mayBeLance(identifier) && super.tableExists(own(identifier));
   }
 
   /** Tells whether DROP TABLE is for Spark: not for a Lance table, nor for the rest of one. */
@@ -120,8 +140,11 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
   @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
     Stream<Identifier> ofSpark = Stream.of(tables.listTables(namespace));
+    String[] folder = ownFolder(namespace);
     Stream<Identifier> ofLance =
-        hasFolder(namespace) ? Stream.of(super.listTables(namespace)) : Stream.of();
+        hasFolder(folder)
+            ? Stream.of(super.listTables(folder)).filter(table -> own(table).equals(table))
+            : Stream.of();
     return Stream.concat(ofSpark, ofLance).distinct().toArray(Identifier[]::new);
   }
 
@@ -130,7 +153,7 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     if (!isOwn(info)) return createEntry(identifier, info);
     prepare(identifier, info);
-    return super.createTable(identifier, info);
+    return super.createTable(own(identifier), info);
   }
 
   /** CREATE TABLE .. USING lance LOCATION makes an entry for a table that exists. */
@@ -154,14 +177,14 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     if (!(like instanceof LanceTable)) return createTable(identifier, info);
     prepare(identifier, info);
-    return super.createTableLike(identifier, info, like);
+    return super.createTableLike(own(identifier), info, like);
   }
 
   @Override
   public StagedTable stageCreate(Identifier identifier, TableInfo info)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     prepareStaged(identifier, info);
-    return super.stageCreate(identifier, info);
+    return super.stageCreate(own(identifier), info);
   }
 
   @Override
@@ -182,7 +205,7 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
           "REPLACE TABLE .. USING lance, because Spark's own catalog has a table of this name."
               + " Nothing was changed. DROP TABLE it first, or choose another name");
     }
-    return super.stageCreateOrReplace(identifier, info);
+    return super.stageCreateOrReplace(own(identifier), info);
   }
 
   @Override
@@ -194,12 +217,14 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
 
   @Override
   public boolean dropTable(Identifier identifier) {
-    return isOfSpark(identifier) ? tables.dropTable(identifier) : super.dropTable(identifier);
+    return isOfSpark(identifier) ? tables.dropTable(identifier) : super.dropTable(own(identifier));
   }
 
   @Override
   public boolean purgeTable(Identifier identifier) {
-    return isOfSpark(identifier) ? tables.purgeTable(identifier) : super.purgeTable(identifier);
+    return isOfSpark(identifier)
+        ? tables.purgeTable(identifier)
+        : super.purgeTable(own(identifier));
   }
 
   @Override
@@ -211,7 +236,7 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
       return;
     }
     if (tables.tableExists(target)) throw new TableAlreadyExistsException(target);
-    super.renameTable(source, target);
+    super.renameTable(own(source), own(target));
   }
 
   /** Tells whether CREATE TABLE makes a Lance table in the catalog's own folder. */
@@ -247,9 +272,10 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
     if (tables.tableExists(identifier)) throw new TableAlreadyExistsException(identifier);
     String[] database = identifier.namespace();
     if (!databases.namespaceExists(database)) throw new NoSuchNamespaceException(database);
-    if (hasFolder(database)) return;
+    String[] folder = ownFolder(database);
+    if (hasFolder(folder)) return;
     try {
-      super.createNamespace(database, Map.of());
+      super.createNamespace(folder, Map.of());
     } catch (NamespaceAlreadyExistsException error) {
       // Another session has made the folder.
     }
@@ -311,10 +337,11 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
   @Override
   public boolean dropNamespace(String[] namespace, boolean cascade)
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
-    boolean hasTables = hasFolder(namespace) && super.listTables(namespace).length > 0;
+    String[] folder = ownFolder(namespace);
+    boolean hasTables = hasFolder(folder) && super.listTables(folder).length > 0;
     if (hasTables && !cascade) throw new NonEmptyNamespaceException(namespace);
     boolean isDropped = databases.dropNamespace(namespace, cascade);
-    if (isDropped && hasFolder(namespace)) super.dropNamespace(namespace, cascade);
+    if (isDropped && hasFolder(folder)) super.dropNamespace(folder, cascade);
     return isDropped;
   }
 
