@@ -67,6 +67,19 @@ class Unknown:
         return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 
+def check_landed(check: Callable[[], object]) -> Unknown | None:
+    """Runs the check of a landed commit.
+
+    If the store fails, the commit counts as a commit without an answer. The loop then searches for
+    the commit, and checks again.
+    """
+    try:
+        check()
+    except OSError as error:
+        return Unknown(error=error)
+    return None
+
+
 def this_user() -> str:
     """Returns the user and the host of this process."""
     try:

@@ -28,7 +28,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_plan import ColumnCommitPlanner, ColumnCommitRequest, CommitPlan, Rebaser
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
@@ -39,6 +39,7 @@ from lance_spark.commit.conflicts.verdicts import targets_in
 from lance_spark.commit.verify import Stage, file_named, refuse_lost_files, replace_data, same_columns, take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, counted
+from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
     import lance
@@ -192,8 +193,10 @@ class _ColumnCommit:
         result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy, head=opened)
         plan = self.unanswered.pop(result.retries, None)
         if plan is not None:
-            # The answer was lost, and the history has the commit: validate as usual.
-            self._land(plan, result, None)
+            # The answer or the check was lost, and the history has the commit: validate as usual.
+            unknown = check_landed(lambda: self._land(plan, result, None))
+            if unknown is not None:
+                raise _unchecked(request.snapshot.uri, result.version, unknown.error) from unknown.error
         return result
 
     def _stays_after(self, error: BaseException) -> bool:
@@ -245,11 +248,13 @@ class _ColumnCommit:
             properties=properties_of(result, change.commit_message, change.properties, change.transaction),
             storage_options=self.request.snapshot.storage,
         )
+        if isinstance(outcome, Landed):
+            landed = outcome.dataset
+            result = replace(result, version=landed.version)
+            outcome = check_landed(lambda: self._land(plan, result, landed)) or outcome
         if isinstance(outcome, Unknown):
             self.unanswered[result.retries] = plan
-        if not isinstance(outcome, Landed):
-            return outcome
-        return self._land(plan, replace(result, version=outcome.dataset.version), outcome.dataset)
+        return result if isinstance(outcome, Landed) else outcome
 
     def _land(self, plan: CommitPlan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
         """Validates a landed commit."""
@@ -329,6 +334,14 @@ class _Undo:
             names = [column.name for column in request.change.targets]
             self.staged[fragment] = request.stage.restore(self.first.head.dataset, fragment, names)
         return self.staged[fragment]
+
+
+def _unchecked(uri: str, version: int, error: Exception) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"The values were committed, and the store failed before the check of their files: {plain(error)}. Table: "
+        f"{uri}, version {version}. The files are kept. Read the columns of this version when the store answers.",
+        uri=uri,
+    )
 
 
 def _is_moved(fragment: int, changes: Iterable[Change]) -> bool:

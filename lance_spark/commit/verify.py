@@ -295,9 +295,16 @@ def take_back_rows(
 def _refuse_moved(ref: DatasetRef, fragments: Collection[int], since: int) -> None:
     try:
         head = ref.open_latest()
+        changes = list(map(Change.of, events_between(head, since, head.version)))
     except TableNotFoundError:
         return
-    for change in map(Change.of, events_between(head, since, head.version)):
+    except OSError as error:
+        raise CommitOutcomeUnknownError(
+            "The table changed at the moment of the commit, and the commit was taken back. The store failed before "
+            f"the check that no other writer had moved the rows: {plain(error)}. Table: {ref.uri}. Look for the rows.",
+            uri=ref.uri,
+        ) from error
+    for change in changes:
         if change.operation is None or any(map(change.took_from, fragments)):
             raise CommitOutcomeUnknownError(
                 "The table changed at the moment of the commit, and another writer moved the rows before the commit "

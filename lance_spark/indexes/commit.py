@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
@@ -118,7 +118,8 @@ def commit_index(
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, index, job_id, least_share, policy)
-    result = commit_job(ref, job_id, index.read_version, one_round, policy)
+    check = functools.partial(_refuse_slipped, index=index, ref=ref, job_id=job_id, policy=policy)
+    result = commit_job(ref, job_id, index.read_version, one_round, policy, check=check)
     _LOG.info("index %s of %s committed as version %d (job %s)",
         index.definition.name, result.uri, result.version, job_id)  # fmt: skip
     return result
@@ -167,10 +168,9 @@ def _commit_once(
     )
     if not isinstance(outcome, Landed):
         return outcome
-    landed = outcome.dataset
-    if landed.version != head.version + 1:
-        _refuse_slipped(landed, index, ref, job_id, policy)
-    return dataclasses.replace(result, version=landed.version)
+    landed, read = outcome.dataset, head.version
+    check = functools.partial(_refuse_slipped, index=index, ref=ref, job_id=job_id, policy=policy)
+    return check_landed(lambda: check(landed, read)) or dataclasses.replace(result, version=landed.version)
 
 
 def replaced_segments(head: lance.LanceDataset, definition: IndexDefinition) -> list[Index]:
@@ -198,9 +198,9 @@ def _family(kind: str) -> str:
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, index: IndexToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset, read: int, *, index: IndexToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Takes back an index that would be wrong about rows at the version of its commit.
+    """Takes back an index that would be wrong about rows because of commits after version `read`.
 
     Raises:
         CommitImpossibleError: The column was dropped, cast or renamed.
@@ -209,6 +209,8 @@ def _refuse_slipped(
     """
     from lance import LanceOperation
 
+    if landed.version == read + 1:
+        return
     ours = {segment.uuid for segment in index.segments}
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:

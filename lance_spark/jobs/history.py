@@ -33,8 +33,9 @@ from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord,
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.metrics import record_job
 from lance_spark.objects import objects_beside
-from lance_spark.staging.area import is_id, is_running
+from lance_spark.staging.area import is_id
 from lance_spark.staging.parallel import in_parallel
+from lance_spark.staging.processes import find_process_start, is_running
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
 
@@ -134,7 +135,7 @@ _DEAD_AFTER_S = 90.0
 
 def this_process() -> str:
     """Returns the identity of this process as JSON, unique even if its number is reused."""
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _find_process_start(os.getpid())})
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": find_process_start(os.getpid())})
 
 
 class JobHistory:
@@ -327,7 +328,7 @@ class JobHistory:
 def is_gone(process: DriverProcess) -> bool:
     """Tells whether a process of this machine has ended. Of another machine, nothing is known."""
     is_here = process.host == socket.gethostname()
-    return is_here and not (is_running(process.pid) and _find_process_start(process.pid) == process.started)
+    return is_here and not (is_running(process.pid) and find_process_start(process.pid) == process.started)
 
 
 def _measure(record: JobRecord) -> None:
@@ -357,17 +358,6 @@ def _warn(ref: DatasetRef, text: str) -> None:
 
 def _order(record: JobRecord) -> tuple[Any, ...]:
     return (record.launched_at, record.status in ENDED, record.updated_at)
-
-
-def _find_process_start(pid: int) -> str | None:
-    """Returns the start of a process of this machine, by its kernel's count; None if unknown."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            # The name, in parentheses, may hold any character; the fields after the name may not.
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
 
 
 @contextlib.contextmanager

@@ -44,7 +44,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -78,6 +77,7 @@ from lance_spark.staging.data_files import (
 )
 from lance_spark.staging.listing import note_listing, prefers_listing
 from lance_spark.staging.parallel import in_parallel
+from lance_spark.staging.processes import OWNER_KINDS, has_ended, this_owner
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
@@ -391,8 +391,9 @@ class Staging:
         """Ends the job, and tells whether a commit has begun and may still make a version.
 
         From here on no attempt and no commit begins. On a local file system, a begun commit is over
-        if its process is dead. On an object store, the last request of a dead process may still
-        arrive. Any commit is over :data:`LONGEST_COMMIT` after :meth:`note_end`.
+        if its process is dead, as seen in the same boot and container. On an object store, the last
+        request of a dead process may still arrive. Any commit is over :data:`LONGEST_COMMIT` after
+        :meth:`note_end`.
         """
         if not self.has_markers:
             # The only trace of the files of a job without a commit, until their deletion. A store
@@ -410,12 +411,11 @@ class Staging:
     def _is_commit_over(self, marker: bytes) -> bool:
         """Tells whether a begun commit, with this content of its marker, has certainly ended."""
         try:
-            owner = load_object(marker, {"host": str, "pid": int})
+            owner = load_object(marker, OWNER_KINDS)
             ended_s = owner.get(_ENDED_S)
             if isinstance(ended_s, int) and ended_s <= time.time() - LONGEST_COMMIT.total_seconds():
                 return True
-            is_here = is_local(self.uri) and bool(owner["host"] == socket.gethostname())
-            return is_here and not is_running(owner["pid"])
+            return is_local(self.uri) and has_ended(owner)
         except (ValueError, OverflowError):
             return False  # a damaged marker proves no death
 
@@ -429,7 +429,7 @@ class Staging:
         if marker is None:
             return  # the job has just deleted its files
         try:
-            owner = load_object(marker, {"host": str, "pid": int})
+            owner = load_object(marker, OWNER_KINDS)
         except ValueError:
             owner = {"host": "", "pid": 0}
         if not isinstance(owner.get(_ENDED_S), int):
@@ -476,9 +476,8 @@ class Staging:
             folder = os.path.dirname(folder)
 
     def _mark(self, path: str) -> None:
-        """Creates a marker with the host and the id of this process."""
-        owner = {"host": socket.gethostname(), "pid": os.getpid()}
-        self.objects.put(path, json.dumps(owner).encode())
+        """Creates a marker with the identity of this process."""
+        self.objects.put(path, json.dumps(this_owner()).encode())
 
     def _find_data_files(self, attempts: Collection[str], known: int = 0) -> dict[str, list[str]]:
         """Returns the files of attempts; `known` is the number of files that exist."""
@@ -519,15 +518,6 @@ def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -
         objects.delete_folder(folder)
     else:
         in_parallel(objects, objects.delete, paths)
-
-
-def is_running(pid: int) -> bool:
-    """Tells whether a process of any user runs on this machine."""
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
-    return True
 
 
 def commit_or_give_up(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from lance_spark.commit.conflicts.history import named_files
+from lance_spark.dataset import DatasetRef
 from lance_spark.objects import LanceObjects
 from lance_spark.staging.listing import note_listing
 from lance_spark.staging.parallel import in_parallel
@@ -86,6 +89,16 @@ def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], na
     """Deletes data files of the table without a version, with their sidecars."""
     objects = LanceObjects(uri, storage_options)
     in_parallel(objects, functools.partial(delete_data_file, objects), names)
+
+
+def delete_unnamed_files(ref: DatasetRef, names: Collection[str]) -> None:
+    """Deletes data files of a failed commit, except files of a version after the version of `ref`.
+
+    A cleanup of old versions deletes the rest after a failure.
+    """
+    with contextlib.suppress(OSError, ValueError):  # a version may be cleaned up concurrently
+        named_paths = named_files(ref.open_latest(), names, after=ref.version or 0) if names else frozenset()
+        delete_data_files(ref.uri, ref.storage_options, [name for name in names if name not in named_paths])
 
 
 def delete_data_file(objects: LanceObjects, name: str) -> None:

@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,7 @@ from lance_spark.options import check_number
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
-from lance_spark.staging.data_files import delete_data_files, missing_data_files
+from lance_spark.staging.data_files import delete_unnamed_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.results import CompactionResult
@@ -345,9 +344,9 @@ class CompactionJob:
             raise
         finally:
             self._seconds["commit"] += time.monotonic() - began
-        for part, reason in outcome.lost:
+        for _, reason in outcome.lost:
             _LOG.info("fragments of %s are compacted once more: %s", self._ref.uri, reason)
-            self._delete(part.files)
+        self._delete([name for part, _ in outcome.lost for name in part.files])
         if outcome.version is not None:
             self._versions.append(outcome.version)
         self._note(outcome.committed)
@@ -384,9 +383,7 @@ class CompactionJob:
                 self._delete([name for part in self._take(plan, future.result())[0] for name in part.files])
 
     def _delete(self, names: Sequence[str]) -> None:
-        """Deletes uncommitted files. A cleanup of old versions deletes the rest after a failure."""
-        with suppress(OSError):
-            delete_data_files(self._ref.uri, self._ref.storage_options, names)
+        delete_unnamed_files(self._snapshot, names)
 
     def _incomplete(self) -> UpkeepIncompleteError:
         result = self.snapshot()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 
@@ -10,7 +9,7 @@ from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_c
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, panics_as_errors
 from lance_spark.lance_compat import plain
-from lance_spark.staging.data_files import delete_data_files, missing_data_files
+from lance_spark.staging.data_files import delete_unnamed_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask
 
 _LOG = logging.getLogger(__name__)
@@ -67,27 +66,25 @@ def _join(ref: DatasetRef, most: int) -> int | None:
                 _LOG.warning("fragments of %s were not compacted: %s", ref.uri, written.error)
             else:
                 parts.append(Compacted(olds=tuple(task.fragments), rewrite=written.rewrite))
-        return _commit(ref, basis, parts) if parts else None
+        return _commit(ref, snapshot, basis, parts) if parts else None
     except CommitOutcomeUnknownError:
         raise
     except CommitError:
-        _delete(ref, parts)
+        _delete(snapshot, parts)
         raise
 
 
-def _commit(ref: DatasetRef, basis: Basis, parts: list[Compacted]) -> int | None:
+def _commit(ref: DatasetRef, snapshot: DatasetRef, basis: Basis, parts: list[Compacted]) -> int | None:
     missing = functools.partial(missing_data_files, ref.uri, ref.storage_options)
     outcome = commit_compacted(ref, basis, parts, missing=missing)
-    for part, reason in outcome.lost:
+    for _, reason in outcome.lost:
         _LOG.info("fragments of %s were not compacted: %s", ref.uri, reason)
-        _delete(ref, [part])
+    _delete(snapshot, [part for part, _ in outcome.lost])
     if outcome.version is not None:
         fragments = sum(len(part.olds) for part in outcome.committed)
         _LOG.info("%d small fragments of %s were joined in version %d", fragments, ref.uri, outcome.version)
     return outcome.version
 
 
-def _delete(ref: DatasetRef, parts: list[Compacted]) -> None:
-    """Deletes uncommitted files. A cleanup of old versions deletes the rest after a failure."""
-    with contextlib.suppress(OSError):
-        delete_data_files(ref.uri, ref.storage_options, [name for part in parts for name in part.files])
+def _delete(snapshot: DatasetRef, parts: list[Compacted]) -> None:
+    delete_unnamed_files(snapshot, [name for part in parts for name in part.files])

@@ -132,7 +132,9 @@ class CheckpointUpkeep:
             # Finished files without a commit serve the next run, and the next run removes them.
             staging.end_with_files()
         else:
-            finish(staging, snapshot, sorted(files.committed), unless_named=files.staged, reported=files.reported)
+            # A failed job may have made a version without knowing.
+            unless_named = files.staged if failure is None else {*files.staged, *staging.find_data_files()}
+            finish(staging, snapshot, sorted(files.committed), unless_named=unless_named, reported=files.reported)
 
     def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.app_ledger import AppLedger
 from lance_spark.commit.app_transaction import RepeatedTransactionError
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table, check_landed
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import events_between
@@ -94,9 +94,13 @@ def _commit_rows_once(
     outcome = _attempt(ref, change, head, job_id, properties)
     if not isinstance(outcome, Landed):
         return outcome
-    if head is not None:
-        _refuse_slipped(outcome.dataset, head.version, change=change, ref=ref, job_id=job_id, policy=policy)
-    return dataclasses.replace(result, version=outcome.dataset.version)
+    landed = outcome.dataset
+    result = dataclasses.replace(result, version=landed.version)
+    if head is None:
+        return result
+    read = head.version
+    check = functools.partial(_refuse_slipped, change=change, ref=ref, job_id=job_id, policy=policy)
+    return check_landed(lambda: check(landed, read)) or result
 
 
 def _attempt(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, check_landed
 from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import first_naming, first_unknown, named_files
 from lance_spark.commit.conflicts.identity import field_identities
@@ -125,14 +125,15 @@ def commit_compacted(
             the commit, or earlier commits were cleaned up at the same moment.
         CommitError: The commit failed for a reason other than concurrent commits.
     """
-    # The outcome of the last attempt without an answer. No other job has its files.
+    # The outcome of the last attempt without an answer or a check. No other job has its files.
     unanswered: list[CompactionOutcome] = []
 
     def find(head: lance.LanceDataset, _after: int) -> CompactionOutcome | None:
         for sent in unanswered[-1:]:
             landed = _landed_version(head, sent)
             if landed is not None:
-                return _with_version(ref, landed, sent, missing)
+                _refuse_lost_data(ref, landed, sent, missing)
+                return dataclasses.replace(sent, version=landed.version)
         return None
 
     def one_round(head: lance.LanceDataset | None, _retries: int) -> CompactionOutcome | Lost | Unknown:
@@ -144,9 +145,12 @@ def commit_compacted(
         looked_at = head.version
         sent = CompactionOutcome(version=looked_at, committed=tuple(fits), lost=tuple(lost))
         outcome = _attempt(ref, head, fits, defer_index_remap=defer_index_remap)
+        if isinstance(outcome, Landed):
+            landed = outcome.dataset
+            outcome = check_landed(lambda: _refuse_lost_data(ref, landed, sent, missing)) or outcome
         if isinstance(outcome, Unknown):
             unanswered.append(sent)
-        return _with_version(ref, head, sent, missing) if isinstance(outcome, Landed) else outcome
+        return dataclasses.replace(sent, version=head.version) if isinstance(outcome, Landed) else outcome
 
     advice = "The written files are kept. Compact again when the store answers."
     try:
@@ -166,19 +170,18 @@ def _landed_version(head: lance.LanceDataset, sent: CompactionOutcome) -> lance.
     return None if version is None else head.checkout_version(version)
 
 
-def _with_version(
+def _refuse_lost_data(
     ref: DatasetRef,
     landed: lance.LanceDataset,
     sent: CompactionOutcome,
     missing: Callable[[Sequence[str]], Collection[str]],
-) -> CompactionOutcome:
-    """Returns the outcome of a committed attempt, after a check for lost data."""
+) -> None:
+    """Raises if a committed attempt may have lost data."""
     version = landed.version
     # The thread has its own datasets.
     check_files = begin_call(ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing))
     _refuse_unseen(ref, landed, sent.version or 0)
     check_files()
-    return dataclasses.replace(sent, version=version)
 
 
 def _sorted(

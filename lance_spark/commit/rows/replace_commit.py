@@ -7,7 +7,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import CommitResult, RowsToReplace
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import Change, events_between, first_unknown
@@ -49,7 +49,7 @@ def commit_replaced(
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, change, job_id, policy)
-    check = functools.partial(_check_landed, change=change, ref=ref, job_id=job_id, policy=policy)
+    check = functools.partial(_refuse_misfit, change=change, ref=ref, job_id=job_id, policy=policy)
     result = commit_job(ref, job_id, change.read_version, one_round, policy, check=check)
     _logger.info("%d rows in %d fragments committed to %s as version %d (job %s)",
         result.rows, result.fragments, result.uri, result.version, result.job_id)  # fmt: skip
@@ -93,11 +93,12 @@ def _commit_once(
     )
     if not isinstance(outcome, Landed):
         return outcome
-    _check_landed(outcome.dataset, head.version, change=change, ref=ref, job_id=job_id, policy=policy)
-    return dataclasses.replace(result, version=outcome.dataset.version)
+    landed, read = outcome.dataset, head.version
+    check = functools.partial(_refuse_misfit, change=change, ref=ref, job_id=job_id, policy=policy)
+    return check_landed(lambda: check(landed, read)) or dataclasses.replace(result, version=landed.version)
 
 
-def _check_landed(
+def _refuse_misfit(
     landed: lance.LanceDataset, read: int, *, change: RowsToReplace, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
     """Raises if a commit between the checked version and this commit does not fit."""

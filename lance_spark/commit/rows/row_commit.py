@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import CommitResult, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between, fresh_events
@@ -98,8 +98,9 @@ def _commit_once(
         storage_options=ref.storage,
     )
     if isinstance(outcome, Landed):
-        _refuse_slipped(outcome.dataset, head.version, edits=edits, ref=ref, job_id=job_id, policy=policy)
-        return result.at(outcome.dataset.version)
+        landed, read = outcome.dataset, head.version
+        check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
+        return check_landed(lambda: check(landed, read)) or result.at(landed.version)
     # The next look tells whether the edits are outdated. If not, the commit only lost a race.
     return replace(outcome, race=True) if isinstance(outcome, Lost) else outcome
 

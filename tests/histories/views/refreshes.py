@@ -27,7 +27,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.jobs import history
 from lance_spark.jobs.progress import Progress
 from lance_spark.objects import LanceObjects
-from lance_spark.staging import area
+from lance_spark.staging import processes
 from lance_spark.views import refresh
 from lance_spark.views.placement import RowIdSpill
 from lance_spark.views.refresh import RefreshJob, RefreshRequest
@@ -241,8 +241,8 @@ def points(*, spark: bool = False) -> Iterator[None]:
             patch.object(refresh, "BackfillRequest", functools.partial(BackfillRequest, **_FILL)),
             patch.object(lance.LanceDataset, "commit", _committing(lance.LanceDataset.commit)),
             *(patch.object(LanceObjects, name, _alive(getattr(LanceObjects, name))) for name in _WRITES),
-            patch("os.getpid", _own_pid(area.os.getpid)),
-            *(patch.object(module, "is_running", _is_running(area.is_running)) for module in (area, history)),
+            patch("os.getpid", _own_pid(processes.os.getpid)),
+            *(patch.object(module, "is_running", _is_running(processes.is_running)) for module in (processes, history)),
         ):
             stack.enter_context(replaced)
         if not spark:

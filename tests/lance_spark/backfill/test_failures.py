@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import lance_spark
-from lance_spark.backfill.task import computation
+from lance_spark.backfill.task import computation, task_files
 from lance_spark.backfill.task.computation import ErrorLog
+from lance_spark.commit import column_commit
 from udf_runtime import Skip, udf
 
 
@@ -52,3 +53,23 @@ def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: py
     assert record_sizes == [10, 10]
     log.write()
     assert record_sizes == [10, 10, 5]
+
+
+def test_a_job_that_ends_between_a_commit_and_its_note_keeps_the_committed_files(
+    db: lance_spark.Connection, monkeypatch: pytest.MonkeyPatch
+):
+    table = db.create_table("t", [{"id": i} for i in range(10)])
+
+    def double(id: int) -> int:
+        return 2 * id
+
+    table.add_columns({"v": udf(double)})
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(column_commit, "refuse_lost_files", fail)
+    monkeypatch.setattr(task_files.TaskFiles, "_try_to_save", lambda _: None)
+    with pytest.raises(lance_spark.BackfillIncompleteError, match="MemoryError"):
+        table.backfill("v")
+    assert table.to_arrow(["v"]).column(0).to_pylist() == [2 * i for i in range(10)]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableUnwritableError
 from lance_spark.objects import LanceObjects
-from lance_spark.staging import area
+from lance_spark.staging import area, processes
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from tests.lance_spark.write import appends
@@ -140,6 +142,42 @@ def test_an_abort_after_the_death_of_the_commit_process_deletes_uncommittable_fi
         assert {f"data/{name}" for name in message.file_names} <= files_in(path)
         assert remove_orphans(uri_of(path), older_than=LATER) == 1
     assert unused_files(path) == set()
+
+
+DEAD = 1 << 30
+"""A number above the numbers of all processes."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_over"),
+    [
+        ({"pid": DEAD}, True),
+        ({"started": "0"}, True),
+        ({"started": None}, False),
+        ({"pid": DEAD, "host": "another"}, False),
+        ({"pid": DEAD, "boot": "another"}, False),
+        ({"pid": DEAD, "pid_namespace": "pid:[1]"}, False),
+        ({"pid": DEAD, "pid_namespace": None}, False),
+    ],
+    ids=["dead", "later process", "unknown start", "other host", "other boot", "other container", "no container"],
+)
+def test_only_a_death_in_the_same_container_ends_a_commit(
+    changes: dict[str, Any], is_over: bool, tmp_path: Path
+) -> None:
+    staging = plan(tmp_path / "table.lance").staging
+    staging.begin_commit()
+    owner = {**processes.this_owner(), **changes}
+    staging.objects.put(f"{staging.folder}/committing", json.dumps(owner).encode())
+    assert staging.close_job() is not is_over
+
+
+def test_the_marker_of_an_earlier_release_proves_no_death(tmp_path: Path) -> None:
+    staging = plan(tmp_path / "table.lance").staging
+    owner = {"host": processes.this_owner()["host"], "pid": DEAD}
+    staging.objects.put(f"{staging.folder}/committing", json.dumps(owner).encode())
+    assert staging.close_job()
+    staging.note_end()
+    assert staging.close_job()
 
 
 def test_a_commit_whose_files_were_cleaned_up_is_refused(path: Path) -> None:

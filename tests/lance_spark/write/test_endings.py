@@ -27,7 +27,7 @@ from lance_spark.errors import (
     TableUnreadableError,
 )
 from lance_spark.objects import LanceObjects
-from lance_spark.staging import area, column_file
+from lance_spark.staging import area, column_file, processes
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
@@ -132,7 +132,7 @@ def test_an_abort_after_the_committed_version_was_cleaned_up_keeps_the_files(
     rows = lance.dataset(str(path)).count_rows()
     lance.dataset(str(path)).delete("id = 0")
     lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0))
-    monkeypatch.setattr(area, "is_running", lambda _: False)
+    monkeypatch.setattr(processes, "is_running", lambda _: False)
     job.abort([message])
     assert len(lance.dataset(str(path)).to_table()) == rows - 1
     assert_readable_and_clean(path)
