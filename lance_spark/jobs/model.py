@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -402,6 +402,8 @@ class JobRecord(Displayable):
         """
         present = {name: counts[name] for name in _PROGRESS if name in counts}
         check_fields(present, dict.fromkeys(present, int))
+        for name, count in present.items():
+            _check_numbers(name, [count])
         return replace(self, updated_at=moment, **present)
 
     @property
@@ -473,6 +475,9 @@ _PROGRESS = (
 )
 """Counts of a record that the heartbeats of a running job renew."""
 
+_NUMBERS = (*_COUNTS, *_ADDED_COUNTS, "read_version", "fragments_total", "fragments_done", "batch_rows")
+_NUMBERS_END = 1 << 63
+
 _JOB_KINDS: Kinds = {
     **dict.fromkeys(_TEXTS, str),
     **dict.fromkeys((*_COUNTS, "read_version", "fragments_total", "fragments_done"), int),
@@ -499,7 +504,22 @@ def _check_job(values: Mapping[str, Any]) -> None:
         raise ValueError("a list holds NULL")
     if not all(isinstance(seconds, int | float) for seconds in values["seconds"].values()):
         raise ValueError("the field 'seconds' holds something other than numbers")
+    for name in _NUMBERS:
+        _check_numbers(name, [values[name]])
+    # A stage as the difference of two clocks may be a trifle below 0.
+    _check_numbers("seconds", [values["seconds"].get("total"), *map(abs, values["seconds"].values())])
+    _check_numbers("versions", values["versions"])
     DriverProcess.from_json(values["process"])
+
+
+def _check_numbers(name: str, numbers: Iterable[float | None]) -> None:
+    """Checks that numbers of a field are 0 or more, and small enough for sums as floats.
+
+    Raises:
+        ValueError: A number is negative, too large, or no number (NaN).
+    """
+    if not all(number is None or 0 <= number < _NUMBERS_END for number in numbers):
+        raise ValueError(f"the field {name!r} holds a number below 0, or above all counts and times")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -321,14 +321,23 @@ FORGED: dict[str, list[Any]] = {
         '{"host": 1}',
         *(json.dumps({"host": HOST, "pid": pid, "started": "0"}) for pid in ("x", -1, 0, 10**20)),
     ],
-    "seconds": ["{", "[]", '{"read": "x"}'],
+    "seconds": [
+        "{",
+        "[]",
+        '{"read": "x"}',
+        '{"total": -1}',
+        f'{{"total": {10**400}}}',
+        '{"read": Infinity}',
+        '{"read": NaN}',
+    ],
     "staging_id": [None, "", "../../../../victim", "z" * 40, "A" * 40],
     "status": [None, "ASLEEP"],
     "launched_at": [None],
     "updated_at": [None],
     "columns": [[None]],
     "versions": [[None]],
-    "rows_computed": [None],
+    "rows_computed": [None, -1],
+    "cost": [-0.5, float("inf")],
 }
 
 

@@ -54,7 +54,10 @@ def test_a_dead_job_keeps_the_counts_of_its_last_heartbeat(history: JobHistory, 
     assert (job.status, job.rows_computed) == ("DEAD", 40)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"at": 1e300}', '{"at": 1, "rows_computed": "many"}', '{"at": "x"}', "{"])
+COUNTS = ['{"at": 1, "rows_computed": "many"}', '{"at": 1, "rows_computed": -5}', f'{{"at": 1, "retries": {10**400}}}']
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"at": 1e300}', *COUNTS, '{"at": "x"}', "{"])
 def test_a_forged_heartbeat_changes_no_count(history: JobHistory, text: str):
     staging_id = begin(history)
     history.beat(staging_id)
