@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lance_spark.agent.lease import Lease
-from lance_spark.agent.ledger import JOB_PREFIX, Key, Ledger
+from lance_spark.agent.ledger import JOB_PREFIX, Ledger
 from lance_spark.agent.looks import KeptTable, WatchedTables
-from lance_spark.agent.plan import AgentPlan, AgentStep, StepStatus
+from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey, StepStatus
 from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, PlannedVersion, Planner
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
@@ -63,10 +63,11 @@ class Agent:
 
     def __init__(self, source: WatchedTables, settings: AgentSettings) -> None:
         self._settings = settings
+        self._owner = uuid.uuid4().hex
         self._ledger = Ledger(settings)
         self._planner = Planner(source, settings, self._ledger)
-        self._pending: dict[Key, AgentStep] = {}
-        self._running: dict[Key, _RunningStep] = {}
+        self._pending: dict[StepKey, AgentStep] = {}
+        self._running: dict[StepKey, _RunningStep] = {}
         self._leases: dict[str, Lease] = {}
         self._over = threading.Event()
 
@@ -128,7 +129,7 @@ class Agent:
         """
         plan = self._planner.plan_due()
         self._pending = {step.key: step for step in plan.steps if step.status == "due"}
-        ended: dict[Key, AgentStep] = {}
+        ended: dict[StepKey, AgentStep] = {}
         try:
             while self._pending or self._running:
                 ended |= {step.key: step for step in self._advance(_LOOK_AT_JOBS_S)}
@@ -202,6 +203,8 @@ class Agent:
     def _advance(self, timeout_s: float) -> list[AgentStep]:
         """Starts steps, waits for the end of a job, and returns the steps that ended."""
         ended = self._hold_all("The agent stops") if self._over.is_set() else self._start_steps()
+        if self._pending and not self._running and not ended:
+            ended = self._hold_all("The inputs are not up to date")  # no later call could start a step
         if self._over.is_set():
             for running in self._running.values():
                 running.job.cancel()
@@ -221,9 +224,8 @@ class Agent:
         for key, step in list(self._pending.items()):
             if len(self._running) >= self._settings.max_jobs:
                 break
-            running = [running.step for running in self._running.values()]
             if key in self._pending and not any(
-                earlier.name in step.after for earlier in (*self._pending.values(), *running)
+                earlier in self._pending or earlier in self._running for earlier in step.after_keys
             ):
                 del self._pending[key]
                 ended += self._start(step)
@@ -238,7 +240,7 @@ class Agent:
         """Returns a step without a complete result, and the steps with this input."""
         held = [replace(step, status=status, reason=reason)]
         for key, later in list(self._pending.items()):
-            if step.name in later.after and self._pending.pop(key, None) is not None:
+            if step.key in later.after_keys and self._pending.pop(key, None) is not None:
                 held += self._hold(later, "waiting", f"The inputs are not up to date: {step.name}")
         return held
 
@@ -267,11 +269,11 @@ class Agent:
         return []
 
     def _take_lease(self, table: KeptTable) -> str:
-        """Takes the lease of a table. Returns another process that has the lease, else no text."""
+        """Takes the lease of a table. Returns the process of its other agent, else no text."""
         uri = table.ref.uri
         if uri in self._leases:
             return ""
-        lease = Lease(table.ref)
+        lease = Lease(table.ref, self._owner)
         if lease.take():
             self._leases[uri] = lease
             # Another agent may have spent a part of the budget.

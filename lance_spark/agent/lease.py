@@ -2,8 +2,9 @@
 
 Several agents can watch a table. The agent with the lease runs its jobs. The lease is a key in the
 configuration of the history of jobs. Each change of the lease is a commit of Lance, a conditional
-put: exactly one of two concurrent agents wins. After a long pause of a machine, two agents may have
-a lease at once. Their jobs commit as any two jobs, and some rows are computed twice.
+put: exactly one of two concurrent agents wins. After a long pause of a machine, or with clocks more
+than :data:`RENEWAL_S` apart, two agents may have a lease at once. Their jobs commit as any two
+jobs, and some rows are computed twice.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -34,20 +34,24 @@ LEASE_S = 90.0
 
 RENEWAL_S = 30.0
 
-_ME = uuid.uuid4().hex
-"""Identity of the agents of this process."""
-
 
 class Lease:
-    """The lease of this process on a table. Renewed in a thread until :meth:`release`."""
+    """The lease of an agent on a table. Renewed in a thread until :meth:`release`.
 
-    def __init__(self, ref: DatasetRef) -> None:
+    Attributes:
+        ref: The table.
+        owner: Identity of the agent.
+        holder: The process of the other agent with the lease, else no text.
+    """
+
+    def __init__(self, ref: DatasetRef, owner: str) -> None:
         self.ref = ref
+        self.owner = owner
         self.holder = ""
         self._renewals = ExitStack()
 
     def take(self) -> bool:
-        """Takes the lease unless the agent of another process has it.
+        """Takes the lease unless another agent has it.
 
         Raises:
             LanceSparkError: The store refused.
@@ -73,13 +77,13 @@ class Lease:
             _LOG.warning("the lease of an agent on %s could not be renewed: %s", self.ref.uri, error)
 
     def _write(self, *, until: float) -> bool:
-        """Writes the lease. Returns false if another process has the lease."""
-        lease = json.dumps({"owner": _ME, "process": this_process(), "until": until})
+        """Writes the lease. Returns false if another agent has the lease."""
+        lease = json.dumps({"owner": self.owner, "process": this_process(), "until": until})
         is_mine = True
 
         def write(head: lance.LanceDataset) -> dict[str, str] | None:
             nonlocal is_mine
-            self.holder = _find_holder(head.config())
+            self.holder = _find_holder(head.config(), but=self.owner)
             is_mine = not self.holder
             return {LEASE_KEY: lease} if is_mine else None
 
@@ -97,12 +101,12 @@ def find_agent(ref: DatasetRef) -> str:
     history = table_ref(ref, JOBS)
     refuse_links(history)
     try:
-        return _find_holder(history.open_latest().config(), but=None)
+        return _find_holder(history.open_latest().config())
     except TableNotFoundError:
         return ""
 
 
-def _find_holder(config: Mapping[str, Any], *, but: str | None = _ME) -> str:
+def _find_holder(config: Mapping[str, Any], *, but: str | None = None) -> str:
     """Returns the machine and the number of the process with a valid lease, else no text.
 
     The lease of the owner `but` does not count.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
+from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
 
@@ -16,9 +17,6 @@ JOB_PREFIX = "agent"
 _JOB_ID = re.compile(rf"{JOB_PREFIX}[0-9a-f]{{32}}(-.*)?", re.DOTALL)
 _HOUR_S = 3600.0
 _MOST_DOUBLINGS = 10
-
-Key = tuple[str, str]
-"""Location of a table, and name of a step."""
 
 
 def is_of_agent(record: JobRecord) -> bool:
@@ -49,33 +47,42 @@ class Ledger:
     """
 
     settings: AgentSettings
-    _jobs: dict[str, tuple[float, Spending]] = field(default_factory=dict)
+    _own_jobs: dict[str, tuple[float, Spending]] = field(default_factory=dict)
+    _other_jobs: dict[str, tuple[float, Spending]] = field(default_factory=dict)
     _reserved: dict[str, Spending] = field(default_factory=dict)
-    _failures: dict[Key, tuple[int, float]] = field(default_factory=dict)
+    _failures: dict[StepKey, tuple[int, float]] = field(default_factory=dict)
 
     def note_history(self, records: Iterable[JobRecord]) -> None:
-        """Adds the jobs of earlier agents, which count for the budget of the hour."""
+        """Adds the jobs of other agents, which count for the budget of the hour.
+
+        A later record of a job replaces its earlier record.
+        """
         for record in records:
-            if record.job_id.startswith(JOB_PREFIX) and record.job_id not in self._reserved:
+            job_id = record.job_id
+            if job_id.startswith(JOB_PREFIX) and job_id not in self._reserved and job_id not in self._own_jobs:
                 spent = Spending(calls=record.rows_computed, seconds=record.seconds.get("total", 0.0), cost=record.cost)
-                self._jobs.setdefault(record.job_id, (record.updated_at.timestamp(), spent))
+                self._other_jobs[job_id] = (record.updated_at.timestamp(), spent)
 
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
         """Adds an ended job of this agent."""
         self._reserved.pop(job_id, None)
         spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=_cost_of(result))
-        self._jobs[job_id] = (time.time(), spent)
+        self._own_jobs[job_id] = (time.time(), spent)
 
-    def note_failure(self, key: Key) -> None:
+    def note_failure(self, key: StepKey) -> None:
         """Counts a failure of a step."""
         count, _ = self._failures.get(key, (0, 0.0))
         self._failures[key] = (count + 1, time.time())
 
-    def note_success(self, key: Key) -> None:
+    def note_success(self, key: StepKey) -> None:
         """Forgets the failures of a step."""
         self._failures.pop(key, None)
 
-    def backoff(self, key: Key) -> tuple[int, float]:
+    def forget_dropped(self, uris: Container[str]) -> None:
+        """Forgets the failures of all tables but the tables of these locations."""
+        self._failures = {key: failures for key, failures in self._failures.items() if key[0] in uris}
+
+    def backoff(self, key: StepKey) -> tuple[int, float]:
         """Returns the failures of a step in a row, and the seconds until its next try.
 
         The wait begins with the time between looks, doubles with each failure, and is an hour at
@@ -90,8 +97,10 @@ class Ledger:
     def left(self) -> Spending:
         """Returns the rest of the budget of the last hour that no running job has reserved."""
         since = time.time() - _HOUR_S
-        self._jobs = {job_id: job for job_id, job in self._jobs.items() if job[0] > since}
-        spent = [*(spending for _, spending in self._jobs.values()), *self._reserved.values()]
+        self._own_jobs = {job_id: job for job_id, job in self._own_jobs.items() if job[0] > since}
+        self._other_jobs = {job_id: job for job_id, job in self._other_jobs.items() if job[0] > since}
+        ended = (*self._own_jobs.values(), *self._other_jobs.values())
+        spent = [*(spending for _, spending in ended), *self._reserved.values()]
         settings = self.settings
         return Spending(
             calls=None if settings.max_calls is None else settings.max_calls - sum(part.calls or 0 for part in spent),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from lance_spark.agent.ledger import Spending
 from lance_spark.backfill.planning.explain import BackfillPlan
@@ -68,17 +70,20 @@ class WatchedTables:
 VersionKey = tuple[int, str]
 """A version and its incarnation."""
 
+ColumnGroups: TypeAlias = Mapping[tuple[str, ...], frozenset[tuple[str, ...]]]
+"""Groups of columns, each with the groups of its inputs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLook:
     """The latest version of a table, and its columns and its view for the agent.
 
     Attributes:
-        name: Name of the table, with its namespaces.
+        name: Name of the table, with its namespaces, as of :func:`join_names`.
         version: The version.
         committed_at: Time of its commit.
-        groups: The columns with `auto_backfill` in the order of their dependencies, sibling columns
-            together, each group with the groups of its inputs.
+        groups: The columns with `auto_backfill`, sibling columns together, each group with the
+            groups of its inputs.
         foreign: The columns with a UDF of another product.
         view: The definition of a view with `auto_refresh`, or None.
         source_uri: Location of the source of any view, or None.
@@ -89,7 +94,7 @@ class TableLook:
     table: KeptTable
     version: VersionKey
     committed_at: datetime
-    groups: Mapping[tuple[str, ...], frozenset[tuple[str, ...]]]
+    groups: ColumnGroups
     foreign: frozenset[str]
     view: ViewDefinition | None
     source_uri: str | None
@@ -127,7 +132,7 @@ class TableLook:
             table=table,
             version=key_of(dataset),
             committed_at=moment_of(version_of(dataset)),
-            groups=_sort_groups(dataset),
+            groups=_find_groups(dataset),
             foreign=frozenset(marked),
             view=view if is_kept else None,
             source_uri=None if view is None else view.source_of(table.ref).uri,
@@ -153,22 +158,35 @@ def in_order(looks: Iterable[TableLook]) -> Iterator[TableLook]:
         yield from reversed(chain)
 
 
-def _sort_groups(dataset: lance.LanceDataset) -> dict[tuple[str, ...], frozenset[tuple[str, ...]]]:
-    """Returns the columns for the agent, each group after the groups of its inputs."""
+def sort_groups(groups: ColumnGroups) -> ColumnGroups:
+    """Returns groups of columns, each after the groups of its inputs.
+
+    Columns in a cycle, and columns that read such columns, have the order of the table.
+    """
+    sorter = TopologicalSorter(dict.fromkeys(groups, ()))
+    for columns, inputs in groups.items():
+        sorter.add(columns, *inputs)
+    order: list[tuple[str, ...]] = []
+    with contextlib.suppress(CycleError):
+        sorter.prepare()
+    while ready := sorter.get_ready():
+        order += ready
+        sorter.done(*ready)
+    ordered: dict[tuple[str, ...], frozenset[tuple[str, ...]]] = {}
+    for columns in (*order, *groups):
+        if columns not in ordered:
+            ordered[columns] = frozenset(group for group in groups[columns] if group in ordered)
+    return ordered
+
+
+def _find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
+    """Returns the columns for the agent, in the order of the table."""
     groups = find_auto_backfilled(dataset)
     if not groups:
         return {}
     owners = {name: columns for columns in groups for name in columns}
     names = {field.id: field.name for field in field_identities(dataset.lance_schema)}
-    reads = {columns: _reads(binding, names, owners) - {columns} for columns, binding in groups.items()}
-    ordered: dict[tuple[str, ...], frozenset[tuple[str, ...]]] = {}
-    rest = list(groups)
-    while rest:
-        # Columns in a cycle have no order.
-        columns = next((group for group in rest if reads[group].isdisjoint(rest)), rest[0])
-        rest.remove(columns)
-        ordered[columns] = reads[columns] & ordered.keys()
-    return ordered
+    return {columns: _reads(binding, names, owners) - {columns} for columns, binding in groups.items()}
 
 
 def _reads(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from lance_spark.agent.settings import join_names
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import counted
 from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult
@@ -16,12 +17,16 @@ agent runs no stored code of the table. other product: another product keeps the
 date."""
 
 
+StepKey: TypeAlias = tuple[str, str, tuple[str, ...]]
+"""Location of a table, action and columns of a step: different for any two jobs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AgentStep(Displayable):
     """A column or a view that is out of date, and the job that brings it up to date.
 
     Attributes:
-        table_name: Name of the table, with its namespaces.
+        table_name: Name of the table, with its namespaces. A part with a dot is in backquotes.
         table_uri: Location of the table.
         action: `backfill` of a column, `refresh` of a view, or `open` for an unreadable table.
         columns: Columns to fill: a column, or the sibling columns of a UDF. None for a refresh.
@@ -29,6 +34,7 @@ class AgentStep(Displayable):
         reason: Reason of the status, or None.
         version: Version of the table.
         after: Names of the steps that come first, because this step reads their results.
+        after_keys: The `key` of these steps.
         rows: Rows to compute, to add, to rewrite or to remove. None if not counted.
         estimated_seconds: Estimated duration of the job, by earlier jobs or by a sample; None
             without either.
@@ -63,6 +69,7 @@ class AgentStep(Displayable):
     reason: str | None = None
     version: int = 0
     after: tuple[str, ...] = ()
+    after_keys: tuple[StepKey, ...] = ()
     rows: int | None = None
     estimated_seconds: float | None = None
     estimated_cost: float | None = None
@@ -71,12 +78,13 @@ class AgentStep(Displayable):
     @property
     def name(self) -> str:
         """Name of the step: the name of the view, or of the table with the column."""
-        return ".".join((self.table_name, "+".join(self.columns))) if self.columns else self.table_name
+        columns = "+".join(join_names((column,)) for column in self.columns)
+        return f"{self.table_name}.{columns}" if columns else self.table_name
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Location of the table, and name of the step: different for any two steps."""
-        return self.table_uri, self.name
+    def key(self) -> StepKey:
+        """Location of the table, action and columns: different for any two jobs."""
+        return self.table_uri, self.action, self.columns
 
     @property
     def text(self) -> str:

@@ -10,9 +10,18 @@ from dataclasses import dataclass, field, replace
 from pyspark.errors import PySparkException
 
 from lance_spark.agent.ledger import Ledger
-from lance_spark.agent.looks import KeptTable, TableLook, VersionKey, WatchedTables, in_order, key_of
-from lance_spark.agent.plan import AgentPlan, AgentStep
-from lance_spark.agent.settings import AgentSettings
+from lance_spark.agent.looks import (
+    ColumnGroups,
+    KeptTable,
+    TableLook,
+    VersionKey,
+    WatchedTables,
+    in_order,
+    key_of,
+    sort_groups,
+)
+from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey
+from lance_spark.agent.settings import AgentSettings, join_names
 from lance_spark.errors import LanceSparkError, TableNotFoundError
 from lance_spark.jobs.model import JobRecord
 from lance_spark.session.catalogs import allows_stored_code
@@ -40,13 +49,13 @@ class PlannedVersion:
     Attributes:
         version: The version of the table in the plan.
         source_version: The version of the source of a view.
-        unfinished: Names of steps that are not done yet.
+        unfinished: Keys of steps that are not done yet.
         own_versions: Versions that the agent's jobs have committed since.
     """
 
     version: VersionKey
     source_version: VersionKey | None
-    unfinished: set[str]
+    unfinished: set[StepKey]
     own_versions: set[int] = field(default_factory=set)
 
 
@@ -80,8 +89,15 @@ class Planner:
         return AgentPlan(steps=tuple(self._plan(_Quick(), is_quick=False)))
 
     def table_of(self, step: AgentStep) -> KeptTable:
-        """Returns the table of a step."""
-        return next(table for table in self._tables.values() if table.ref.uri == step.table_uri)
+        """Returns the table of a step.
+
+        Raises:
+            TableNotFoundError: The table was dropped.
+        """
+        for table in self._tables.values():
+            if table.ref.uri == step.table_uri:
+                return table
+        raise TableNotFoundError(step.table_uri)
 
     def planned_version(self, step: AgentStep) -> PlannedVersion:
         """Returns the last plan of the table of a step. A new job reads this or a later version."""
@@ -93,30 +109,29 @@ class Planner:
         Commits of the step cause no new plan. A plan of a later version, made while the job was
         running, keeps its steps.
         """
-        planned.unfinished.discard(step.name)
-        if step.result is not None:
-            self._memories[step.table_uri].own_versions.update(step.result.versions)
+        planned.unfinished.discard(step.key)
+        memory = self._memories.get(step.table_uri)  # None after a drop during the job
+        if step.result is not None and memory is not None:
+            memory.own_versions.update(step.result.versions)
 
     def _plan(self, judge: _Judge, *, is_quick: bool) -> list[AgentStep]:
         steps: list[AgentStep] = []
         looks: list[TableLook] = []
         for path in self._list_tables():
+            name = join_names(path)
             try:
-                looks.append(TableLook.of(".".join(path), self._open_table(path)))
+                looks.append(TableLook.of(name, self._open_table(path)))
             except TableNotFoundError:
                 continue  # dropped meanwhile
             except JOB_ERRORS as error:
                 uri = self._tables[path].ref.uri if path in self._tables else ""
-                steps.append(_unreadable(".".join(path), uri, error))
+                steps.append(_unreadable(name, uri, error))
         versions = {look.uri: look.version for look in looks}
         for look in in_order(looks):
             if not look.has_work:
                 continue
             if not self._is_allowed(look):
-                steps += [
-                    replace(step, status="not allowed", reason=_NO_STORED_CODE, after=())
-                    for step in _candidates(look, ())
-                ]
+                steps += _refused_steps(look)
                 continue
             try:
                 seen = _with_source(look, versions)
@@ -129,10 +144,15 @@ class Planner:
         return steps
 
     def _list_tables(self) -> list[tuple[str, ...]]:
-        """Returns the names of the tables, and forgets dropped tables."""
+        """Returns the names of the tables, and forgets everything about dropped tables."""
         paths = list(self.source.list_tables())
         for gone in self._tables.keys() - set(paths):
             del self._tables[gone]
+        uris = {table.ref.uri for table in self._tables.values()}
+        for uri in (self._memories.keys() | self._unsettled_since.keys()) - uris:
+            self._memories.pop(uri, None)
+            self._unsettled_since.pop(uri, None)
+        self.ledger.forget_dropped(uris)
         return paths
 
     def _open_table(self, path: tuple[str, ...]) -> KeptTable:
@@ -148,9 +168,13 @@ class Planner:
             self.ledger.note_history(look.table.list_jobs())
         is_unchanged = is_quick and self._is_unchanged(look)
         found: list[AgentStep] = []
-        for candidate in _candidates(look, earlier):
-            upstream = [step for step in (*earlier, *found) if step.name in candidate.after and _is_open(step)]
-            step = replace(candidate, after=tuple(step.name for step in upstream))
+        for candidate in _candidates(look, sort_groups(look.groups), earlier):
+            upstream = [step for step in (*earlier, *found) if step.key in candidate.after_keys and _is_open(step)]
+            step = replace(
+                candidate,
+                after=tuple(step.name for step in upstream),
+                after_keys=tuple(step.key for step in upstream),
+            )
             if look.foreign.intersection(step.columns) and not self.settings.claims(_names_of(step)):
                 yield replace(step, status="other product", reason=_OTHER_PRODUCT)
                 continue
@@ -210,7 +234,7 @@ class Planner:
         return 0 <= last - first < len(memory.own_versions) and memory.own_versions.issuperset(range(first, last + 1))
 
     def _remember(self, look: TableLook, steps: Sequence[AgentStep]) -> None:
-        unfinished = {step.name for step in steps if step.status in ("due", "waiting", "failed")}
+        unfinished = {step.key for step in steps if step.status in ("due", "waiting", "failed")}
         if not any(step.status == "waiting" for step in steps):
             self._unsettled_since.pop(look.uri, None)
         memory = self._memories.get(look.uri)
@@ -306,22 +330,29 @@ def _needs_refresh(look: TableLook) -> bool:
     return not is_settled(start.view, start.dataset, start.shows) and look.table.plan_refresh().has_work
 
 
-def _candidates(look: TableLook, earlier: Sequence[AgentStep]) -> Iterator[AgentStep]:
-    """Yields the possible steps of a table, with the names of their inputs."""
+def _candidates(look: TableLook, groups: ColumnGroups, earlier: Sequence[AgentStep]) -> Iterator[AgentStep]:
+    """Yields the possible steps of a table, with the keys of their inputs."""
     make = functools.partial(AgentStep, table_name=look.name, table_uri=look.uri, version=look.version[0])
-    names: dict[tuple[str, ...], str] = {}
-    refresh: tuple[str, ...] = ()
+    keys: dict[tuple[str, ...], StepKey] = {}
+    refresh: tuple[StepKey, ...] = ()
     if look.view is not None:
         used = {column.name for column in look.view.used}
         from_source = (step for step in earlier if step.table_uri == look.source_uri)
-        reads = [step.name for step in from_source if not step.columns or used.intersection(step.columns)]
-        refresh = (look.name,)
-        yield make(action="refresh", after=tuple(reads))
-    for columns, inputs in look.groups.items():
-        after = (*refresh, *(names[group] for group in inputs))
-        step = make(action="backfill", columns=columns, after=after)
-        names[columns] = step.name
+        reads = (step.key for step in from_source if not step.columns or used.intersection(step.columns))
+        step = make(action="refresh", after_keys=tuple(reads))
+        refresh = (step.key,)
         yield step
+    for columns, inputs in groups.items():
+        step = make(action="backfill", columns=columns, after_keys=(*refresh, *(keys[group] for group in inputs)))
+        keys[columns] = step.key
+        yield step
+
+
+def _refused_steps(look: TableLook) -> list[AgentStep]:
+    """Returns the steps of a table that is not allowed. Their names need no order."""
+    groups = dict.fromkeys(look.groups, frozenset[tuple[str, ...]]())
+    steps = _candidates(look, groups, ())
+    return [replace(step, status="not allowed", reason=_NO_STORED_CODE, after_keys=()) for step in steps]
 
 
 def _is_open(step: AgentStep) -> bool:
@@ -330,7 +361,7 @@ def _is_open(step: AgentStep) -> bool:
 
 
 def _names_of(step: AgentStep) -> list[str]:
-    return [f"{step.table_name}.{column}" for column in step.columns]
+    return [f"{step.table_name}.{join_names((column,))}" for column in step.columns]
 
 
 def _unreadable(name: str, uri: str, error: Exception) -> AgentStep:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from lance_spark.errors import OptionError
+from lance_spark.types.fields import quote_identifier
 from udf_runtime.arguments import is_whole_number
 
 
@@ -60,6 +61,14 @@ def patterns_of(option: str, patterns: Sequence[str]) -> tuple[str, ...]:
     if isinstance(patterns, str) or not all(isinstance(text, str) and text for text in patterns):
         raise OptionError(option, patterns, "a list of names, where * stands for any text")
     return tuple(patterns)
+
+
+def join_names(names: Iterable[str]) -> str:
+    """Returns the names of namespaces and a table, or of a table and a column, as a single name.
+
+    Different names have different results: a name with a dot or a backquote is quoted, as in Spark.
+    """
+    return ".".join(quote_identifier(name) if {".", "`"}.intersection(name) else name for name in names)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

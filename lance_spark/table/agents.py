@@ -97,8 +97,9 @@ class ConnectionAgents(ABC):
 
         Args:
             allow: Names of tables whose stored code the agent may run, where `*` stands for any
-                text; tables of a namespace as `namespace.table`. Tables of a catalog with
-                `allow_stored_code` are allowed, too. Others are in plans as *not allowed*.
+                text; tables of a namespace as `namespace.table`. A part with a dot or a backquote
+                is in backquotes, as in Spark. Tables of a catalog with `allow_stored_code` are
+                allowed, too. Others are in plans as *not allowed*.
             claim: Names of columns, as `table.column`, that have a UDF of another product, too. By
                 default the agent leaves these columns alone.
             max_jobs: Maximum number of concurrent jobs.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +17,13 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkConf
 
-from lance_spark import Agent, AgentPlan, Connection, Job, OptionError, Table, cli
-from lance_spark.agent import lease, ledger, planner
+from lance_spark import Agent, AgentPlan, AgentStep, Connection, Job, OptionError, Table, TableNotFoundError, cli
+from lance_spark.agent import lease, ledger, looks, planner
 from lance_spark.agent.lease import Lease
+from lance_spark.agent.settings import join_names
 from lance_spark.session.catalogs import allows_stored_code
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
+from tests.support.records import job_record
 from tests.support.waiting import eventually
 from udf_runtime import skip_on_error, udf
 
@@ -273,9 +276,8 @@ def other_process(ref: object, monkeypatch: pytest.MonkeyPatch) -> Lease:
     """Takes a lease as an agent of another machine does."""
     process = lease.json.dumps({"host": "elsewhere", "pid": 7, "started": "1"})
     with monkeypatch.context() as patches:
-        patches.setattr(lease, "_ME", "other")
         patches.setattr(lease, "this_process", lambda: process)
-        other = Lease(ref)  # type: ignore[arg-type]
+        other = Lease(ref, "other")  # type: ignore[arg-type]
         assert other._write(until=lease.time.time() + lease.LEASE_S)
     return other
 
@@ -295,7 +297,7 @@ def test_one_of_two_agents_works_on_a_table(
 
 
 def test_of_two_agents_that_take_a_lease_at_once_one_wins(table: Table, monkeypatch: pytest.MonkeyPatch):
-    mine = Lease(table._latest)
+    mine = Lease(table._latest, "mine")
     write = lease.change_config
 
     def race(ref: object, table_: object, change: object) -> None:
@@ -317,6 +319,102 @@ def test_a_forged_lease_holds_nothing(forged: str):
     assert lease._find_holder({lease.LEASE_KEY: forged}) == ""
     process = '{\\"host\\": \\"h\\", \\"pid\\": 7, \\"started\\": \\"1\\"}'
     assert lease._find_holder({lease.LEASE_KEY: f'{{"owner": "o", "process": "{process}", "until": 1e18}}'}) == ""
+
+
+def look_of(name: str, uri: str, **changes: Any) -> looks.TableLook:
+    table: Any = SimpleNamespace(ref=SimpleNamespace(uri=uri), list_jobs=list)
+    values = {"groups": {}, "foreign": frozenset(), "view": None, "source_uri": None, **changes}
+    return looks.TableLook(name=name, table=table, version=(1, "a"), committed_at=datetime.now(UTC), **values)
+
+
+def test_a_view_with_the_name_of_a_column_of_its_source_waits_for_the_column_and_not_for_itself():
+    table = look_of("docs", "/docs", groups={("x",): frozenset()})
+    (column,) = planner._candidates(table, table.groups, ())
+    view: Any = SimpleNamespace(used=[SimpleNamespace(name="x")])
+    look = look_of("docs.x", "/docs.x", view=view, source_uri="/docs")
+    (refresh,) = planner._candidates(look, {}, [column])
+    assert refresh.name == column.name == "docs.x"
+    assert refresh.key != column.key and refresh.after_keys == (column.key,)
+
+
+def test_steps_that_wait_for_each_other_end_without_a_job(agent: Agent):
+    first, second = (AgentStep(table_name=name, table_uri=name, action="refresh") for name in ("a", "b"))
+    steps = (dataclasses.replace(first, after_keys=(second.key,)), dataclasses.replace(second, after_keys=(first.key,)))
+    agent._pending = {step.key: step for step in steps}
+    assert [step.status for step in agent._advance(0)] == ["waiting", "waiting"] and not agent._pending
+
+
+def test_a_pattern_of_a_namespace_allows_no_table_outside_of_the_namespace(agent: Agent):
+    settings = dataclasses.replace(agent._settings, allow=("shop.*",), claim=("a.b.c",))
+    assert settings.allows(join_names(["shop", "evil"])) and not settings.allows(join_names(["shop.evil"]))
+    assert dataclasses.replace(settings, allow=("`shop.evil`",)).allows(join_names(["shop.evil"]))
+    paths = [("a", "b", "c"), ("a.b", "c"), ("a", "b.c"), ("a.b.c",), ("`a`", "b.c"), ("a`.`b", "c")]
+    assert len({join_names(path) for path in paths}) == len(paths)
+    assert [settings.claims([join_names(path)]) for path in paths] == [True, *[False] * 5]
+
+
+def test_a_plan_names_a_table_with_a_dot_as_patterns_do(db: Connection):
+    db.create_table("shop.evil", [{"x": 1}]).add_columns({"y": (quadruple, ["x"])}, auto_backfill=True)
+    assert statuses(db.agent(allow=["shop.*"]).plan()) == {"`shop.evil`.y": "not allowed"}
+    assert statuses(db.agent(allow=["`shop.evil`"]).plan()) == {"`shop.evil`.y": "due"}
+
+
+def test_the_end_of_a_job_of_another_agent_counts_and_own_jobs_count_once(agent: Agent):
+    book = ledger.Ledger(dataclasses.replace(agent._settings, max_calls=100))
+    other = f"{ledger.JOB_PREFIX}{'0' * 32}"
+    book.note_history([job_record(other, status="RUNNING")])
+    book.note_history([job_record(other, rows_computed=30)])
+    assert book.left().calls == 70
+    own = f"{ledger.JOB_PREFIX}{'1' * 32}"
+    book.reserve(own, 1)
+    result: Any = SimpleNamespace(rows_computed=5, seconds={}, backfills={})
+    book.note_end(own, result)
+    book.note_history([job_record(own, rows_computed=1)])
+    assert book.left().calls == 65
+
+
+def test_columns_come_after_their_inputs_in_little_time_and_cycles_end():
+    count = 20_000
+    chain = {(str(n),): frozenset({(str(n + 1),)} if n + 1 < count else ()) for n in range(count)}
+    began = time.monotonic()
+    assert list(looks.sort_groups(chain)) == list(reversed(chain))
+    assert time.monotonic() - began < 5
+    a, b, c = ("a",), ("b",), ("c",)
+    ordered = looks.sort_groups({a: frozenset({b}), b: frozenset({a, c}), c: frozenset()})
+    assert ordered == {c: frozenset(), a: frozenset(), b: frozenset({a, c})}
+
+
+def test_columns_of_a_table_that_is_not_allowed_are_not_sorted(
+    db: Connection, table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(planner, "sort_groups", lambda _: pytest.fail("the table is not allowed"))
+    assert statuses(db.agent().plan()) == {"t.y": "not allowed", "t.a": "not allowed"}
+
+
+def test_two_agents_of_a_process_share_no_lease(db: Connection, table: Table, agent: Agent):
+    assert not agent._take_lease(agent._planner.source.open_table(("t",)))
+    other = db.agent(allow=["t"])
+    assert "works on the table" in str(other.run_once().steps[0].reason)
+    agent._release_leases()
+    assert not other._take_lease(other._planner.source.open_table(("t",)))
+    other._release_leases()
+
+
+def test_a_dropped_table_is_forgotten_and_its_step_fails_with_an_error_of_its_own(
+    db: Connection, table: Table, agent: Agent
+):
+    (y, _) = agent.plan().steps
+    agent._ledger.note_failure(y.key)
+    agent._planner._unsettled_since[table.uri] = 1.0
+    planned = agent._planner.planned_version(y)
+    db.drop_table("t")
+    assert agent.plan().steps == ()
+    known = agent._planner
+    assert not (known._tables or known._memories or known._unsettled_since or agent._ledger._failures)
+    known.note_done(y, planned)  # the job ended after the drop
+    assert agent._start(y)[0].status == "failed"
+    with pytest.raises(TableNotFoundError):
+        known.table_of(y)
 
 
 @pytest.mark.long

@@ -122,7 +122,7 @@ def test_a_page_names_the_agent_and_what_it_keeps_up_to_date(tmp_path: Path):
     table.add_columns({"inverse": invert}, auto_backfill=True)
     db.create_materialized_view("v", table.search(None).select(["id"]), auto_refresh=True)
     write_jobs(table, [*ended_jobs(1), job_record(f"agent{'0' * 32}", rows_selected=5)])
-    lease = Lease(DatasetRef.at(table.uri))
+    lease = Lease(DatasetRef.at(table.uri), "an agent")
     assert lease.take()
     text = words_of(db.report().html)
     assert f"agent process {os.getpid()} of {socket.gethostname()} runs jobs" in text
