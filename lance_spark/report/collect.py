@@ -22,6 +22,7 @@ from lance_spark.errors import LanceSparkError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import ENDED, JobRecord
 from lance_spark.report.columns import column_states
+from lance_spark.report.sources import find_problem
 from lance_spark.report.states import JobState, QueryState, StreamState, TableState, ViewState
 from lance_spark.upkeep.results import TableStatistics
 from lance_spark.versions.versions import Versions
@@ -176,8 +177,11 @@ def _view_state(ref: DatasetRef, dataset: lance.LanceDataset, definition: ViewDe
     state = ViewState(source_uri=source.uri, query=query, is_kept=is_auto_refreshed(dataset))
     try:
         refreshed = refreshed_of(dataset)
-        version = None if refreshed is None else refreshed.version
-        return replace(state, shown_version=version, source_version=source.open_latest().version)
+        state = replace(state, shown_version=None if refreshed is None else refreshed.version)
+        problem = find_problem(ref, definition)
+        if problem is not None:
+            return replace(state, problem=problem)
+        return replace(state, source_version=source.open_latest().version)
     except LanceSparkError as error:
         return replace(state, problem=str(error))
 

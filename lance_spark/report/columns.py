@@ -14,9 +14,10 @@ from lance_spark.columns.binding import Binding, binding_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError
+from lance_spark.report.sources import find_problem
 from lance_spark.report.states import ColumnState
 from lance_spark.rows.row_set import RowSet
-from lance_spark.views.definition import define
+from lance_spark.views.definition import define, view_of
 
 if TYPE_CHECKING:
     import lance
@@ -32,7 +33,7 @@ def column_states(
     states = [
         _problem_state(columns, "?", binding)
         if isinstance(binding, str)
-        else _state_of(ref, columns, binding, checkpoints)
+        else _state_of(ref, dataset, columns, binding, checkpoints)
         for columns, binding in list(groups.items())[:most]
     ]
     return states, len(groups)
@@ -52,11 +53,23 @@ def _column_groups(dataset: lance.LanceDataset) -> Iterator[tuple[tuple[str, ...
                 yield tuple(column for _, column in binding.columns), binding
 
 
-def _state_of(ref: DatasetRef, columns: tuple[str, ...], binding: Binding, checkpoints: str | None) -> ColumnState:
+def _find_problem(ref: DatasetRef, dataset: lance.LanceDataset, binding: Binding) -> str | None:
+    """Returns why the inputs of a column of a view are not opened."""
+    view = view_of(dataset) if binding.of_source else None
+    return None if view is None else find_problem(ref, view)
+
+
+def _state_of(
+    ref: DatasetRef, dataset: lance.LanceDataset, columns: tuple[str, ...], binding: Binding, checkpoints: str | None
+) -> ColumnState:
     udf = f"{binding.udf_name}, version {binding.udf_version[:_VERSION_CHARS]}"
     request = BackfillRequest(columns=columns, plan_only=True)
     try:
-        state = _count(prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf)
+        problem = _find_problem(ref, dataset, binding)
+        if problem is None:
+            state = _count(prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf)
+        else:
+            state = _problem_state(columns, udf, problem)
     except LanceSparkError as error:
         state = _problem_state(columns, udf, str(error))
     return replace(state, is_kept=binding.auto_backfill)

@@ -24,7 +24,16 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.report.collect import query_states
 from lance_spark.report.elements import show
 from lance_spark.views.state import CONFIG_KEY
-from tests.lance_spark.report.places import HOSTILE, connect, ended_jobs, hostile_place, write_errors, write_jobs
+from tests.lance_spark.report.places import (
+    HOSTILE,
+    connect,
+    ended_jobs,
+    hostile_place,
+    no_spark,
+    write_errors,
+    write_jobs,
+)
+from tests.lance_spark.views.views import forge
 from tests.support.inline_jobs import NoSpark, inline_tasks
 from tests.support.records import job_record
 
@@ -98,6 +107,36 @@ def test_a_view_shows_its_lag(tmp_path: Path):
     books.add([{"id": 12}])
     text = words_of(db.report().html)
     assert "view 2 versions behind" in text and "lag 2 versions behind" in text
+
+
+@pytest.mark.parametrize("outside", ["..", "../other/secret.lance", "absolute"])
+def test_a_report_requests_no_source_outside_of_the_folder_of_the_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outside: str
+):
+    secret = connect(tmp_path / "other").create_table("secret", [{"id": 1}])
+    db = connect(tmp_path / "db")
+    books = db.create_table("books", [{"id": 1}])
+    view = db.create_materialized_view("big", books.search(None).select({"id": "id", "inverse": invert}))
+    forge(view, lambda values: values.update(source=secret.uri if outside == "absolute" else outside))
+    opened: list[str] = []
+    for name in ("open_latest", "pin"):
+        real = getattr(DatasetRef, name)
+        monkeypatch.setattr(DatasetRef, name, lambda ref, *more, real=real: opened.append(ref.uri) or real(ref, *more))
+    text = words_of(db.report().html)
+    assert text.count("a report opens no tables elsewhere") == 2, "of the view, and of its column"
+    assert opened and all(uri.startswith(f"{db.uri}/") for uri in opened)
+
+
+def test_a_report_of_a_namespace_opens_a_source_of_the_namespace_at_its_own_location(tmp_path: Path):
+    properties = {"root": str(tmp_path / "root")}
+    db = lance_spark.connect(namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark)
+    view = db.create_materialized_view("v", db.create_table("books", [{"id": 1}]).search(None).select(["id"]))
+    secret = connect(tmp_path / "other").create_table("secret", [{"id": 1}])
+    assert "elsewhere" not in words_of(view.report().html)
+    forge(view, lambda values: values.update(source=secret.uri))
+    assert "The source is in another namespace" in words_of(view.report().html)
+    forge(view, lambda values: values.update(source="books.lance", source_id=["inside", "books"]))
+    assert "The source is in another namespace" in words_of(db.open_table("v").report().html)
 
 
 def test_a_page_has_the_positions_of_streams_that_read(tmp_path: Path):
