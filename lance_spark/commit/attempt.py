@@ -55,10 +55,16 @@ class Lost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The store failed before its answer. The commit may have made a version."""
+    """The store failed before its answer. The commit may have made a version.
+
+    Attributes:
+        error: The failure of the store.
+        has_landed: Whether the commit made a version, and only its check has no answer.
+    """
 
     race: ClassVar[bool] = False
     error: Exception
+    has_landed: bool = False
 
     @property
     def lasts(self) -> bool:
@@ -76,7 +82,7 @@ def check_landed(check: Callable[[], object]) -> Unknown | None:
     try:
         check()
     except OSError as error:
-        return Unknown(error=error)
+        return Unknown(error=error, has_landed=True)
     return None
 
 

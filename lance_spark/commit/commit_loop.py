@@ -176,7 +176,7 @@ def commit_job(
             return None
         read = looked_at.get(prior_result.retries)
         if check is not None and read is not None:
-            check(head.checkout_version(prior_result.version), read)
+            check(_open_landed(ref, head, prior_result.version), read)
         return dataclasses.replace(prior_result, uri=ref.uri)
 
     advice = (
@@ -184,6 +184,26 @@ def commit_job(
         "again unless the last commit is of this job."
     )
     return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice, head=head)
+
+
+def _open_landed(ref: DatasetRef, head: lance.LanceDataset, version: int) -> lance.LanceDataset:
+    """Opens the version of a landed commit for its check.
+
+    Raises:
+        CommitOutcomeUnknownError: A cleanup has deleted the version.
+    """
+    try:
+        return head.checkout_version(version)
+    except ValueError as error:
+        raise _cleaned_up(ref, error) from error
+
+
+def _cleaned_up(ref: DatasetRef, error: Exception) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        "The commit made a version, the store failed at its check, and a cleanup deleted the version before another "
+        f"check: {plain(error)}. Table: {ref.uri}. Compare the table with what was written before you write again.",
+        uri=ref.uri,
+    )
 
 
 def commit_with_retries(
@@ -231,6 +251,7 @@ class _CommitLoop(Generic[_T]):
     Attributes:
         head: The latest version, if the next round need not open the table.
         unanswered: The error of the last attempt without an answer.
+        has_landed: Whether an attempt without an answer made a version. No other attempt follows.
     """
 
     ref: DatasetRef
@@ -241,6 +262,7 @@ class _CommitLoop(Generic[_T]):
     advice: str
     head: lance.LanceDataset | None
     unanswered: Exception | None = None
+    has_landed: bool = False
 
     def run(self) -> _T:
         while True:
@@ -254,7 +276,7 @@ class _CommitLoop(Generic[_T]):
             if not isinstance(outcome, Lost | Unknown):
                 return outcome
             if isinstance(outcome, Unknown):
-                self.unanswered = outcome.error
+                self.unanswered, self.has_landed = outcome.error, self.has_landed or outcome.has_landed
             _logger.debug("commit to %s did not land: %s", self.ref.uri, outcome.error)
             if outcome.lasts or not self.rounds.again(race=outcome.race):
                 break
@@ -275,6 +297,8 @@ class _CommitLoop(Generic[_T]):
             if prior_result is not None:
                 return prior_result
             self.since = max(self.since, head.version)
+        if self.has_landed and self.unanswered is not None:
+            raise _cleaned_up(self.ref, self.unanswered)
         return self.one_round(head, self.rounds.retries)
 
     def _is_final(self, error: Exception) -> bool:
@@ -311,7 +335,7 @@ class _CommitLoop(Generic[_T]):
         else:
             if prior_result is not None:
                 return prior_result
-            if is_settled:
+            if is_settled and not self.has_landed:
                 raise CommitError(
                     f"The commit failed: {plain(error)}. Table: {uri}. Nothing was committed. Check the permissions "
                     "and the free space of the folder.",

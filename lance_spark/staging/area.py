@@ -623,7 +623,7 @@ def _deletes_later(staging: Staging) -> Iterator[None]:
     """Logs a warning about files whose deletion fails now."""
     try:
         yield
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a cleanup may delete a version that is looked at
         logger.warning(
             "Files of job %s could not be deleted: %s. Table: %s. lance_spark.cleanup deletes them later.",
             staging.job_id, error, staging.uri,

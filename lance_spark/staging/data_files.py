@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableNotFoundError
 from lance_spark.objects import LanceObjects
 from lance_spark.staging.listing import note_listing
 from lance_spark.staging.parallel import in_parallel
@@ -97,7 +98,10 @@ def delete_unnamed_files(ref: DatasetRef, names: Collection[str]) -> None:
     A cleanup of old versions deletes the rest after a failure.
     """
     with contextlib.suppress(OSError, ValueError):  # a version may be cleaned up concurrently
-        named_paths = named_files(ref.open_latest(), names, after=ref.version or 0) if names else frozenset()
+        try:
+            named_paths = named_files(ref.open_latest(), names, after=ref.version or 0) if names else frozenset()
+        except TableNotFoundError:
+            named_paths = frozenset()  # the table was dropped
         delete_data_files(ref.uri, ref.storage_options, [name for name in names if name not in named_paths])
 
 

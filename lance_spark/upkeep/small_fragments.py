@@ -59,13 +59,13 @@ def _join(ref: DatasetRef, most: int) -> int | None:
         for number, task in enumerate(planned):
             if rows >= _MOST_ROWS:
                 break
-            rows += sum(fragment.num_rows for fragment in task.fragments)
             text = task.json()  # type: ignore[attr-defined]
             written = CompactionTask(snapshot=snapshot, number=number, task=text).run()
             if written.rewrite is None:
                 _LOG.warning("fragments of %s were not compacted: %s", ref.uri, written.error)
             else:
                 parts.append(Compacted(olds=tuple(task.fragments), rewrite=written.rewrite))
+                rows += sum(fragment.num_rows for fragment in task.fragments)
         return _commit(ref, snapshot, basis, parts) if parts else None
     except CommitOutcomeUnknownError:
         raise

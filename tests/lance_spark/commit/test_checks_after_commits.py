@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,31 @@ def test_a_repeated_write_finds_its_commit(
     version = lance.dataset(table.uri).version
     write()
     assert lance.dataset(table.uri).version == version
+    assert sum(row["n"] for row in lance.dataset(table.uri).to_table().to_pylist()) == 1
+
+
+def test_an_update_whose_version_was_cleaned_up_is_not_repeated(
+    table: lance_spark.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, check = row_commit.attempt_commit, row_commit.fresh_events
+
+    def append() -> None:
+        lance.write_dataset(pa.table({"id": [9], "n": [0]}), table.uri, mode="append")
+
+    def attempt_late(*arguments: Any, **more: Any) -> Any:
+        append()
+        return attempt(*arguments, **more)
+
+    def clean_up(*arguments: Any) -> Any:
+        monkeypatch.setattr(row_commit, "fresh_events", check)
+        append()
+        lance.dataset(table.uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+        raise OSError("Too many open files (os error 24)")
+
+    monkeypatch.setattr(row_commit, "attempt_commit", attempt_late)
+    monkeypatch.setattr(row_commit, "fresh_events", clean_up)
+    with pytest.raises(CommitOutcomeUnknownError, match="a cleanup deleted the version"):
+        table.update("id = 1", values_sql={"n": "n + 1"})
     assert sum(row["n"] for row in lance.dataset(table.uri).to_table().to_pylist()) == 1
 
 

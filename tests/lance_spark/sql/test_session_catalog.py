@@ -23,6 +23,7 @@ DATABASE = "features"
 @pytest.fixture
 def session(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
     """A session whose current database is in the extended session catalog."""
+    forget_catalog(spark)  # a page of the documentation may have registered the catalog
     session = spark.newSession()
     lance_spark.catalog(session, "spark_catalog", str(tmp_path))
     with active_in_thread(session):
@@ -31,6 +32,10 @@ def session(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
         yield session
         session.sql("USE default")
         session.sql(f"DROP DATABASE IF EXISTS {DATABASE} CASCADE")
+    forget_catalog(spark)
+
+
+def forget_catalog(spark: SparkSession) -> None:
     load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance().register("spark_catalog", {})
 
 
@@ -143,9 +148,11 @@ def test_entries_and_files_of_spark(tables: Sql, session: SparkSession, tmp_path
     run("CREATE TABLE copy USING parquet AS SELECT * FROM docs")
     run("ANALYZE TABLE copy COMPUTE STATISTICS")
     assert run("SELECT count(*) FROM copy") == [(3,)]
-    lance_spark.connect(str(tmp_path / DATABASE)).create_table("Copy", [{"id": 1}])
+    db = lance_spark.connect(str(tmp_path / DATABASE))
+    db.create_table("Copy", [{"id": 1}])
     assert run("SELECT count(*) FROM copy") == [(3,)]
     assert "Copy" not in {row[1] for row in run("SHOW TABLES")}
+    db.drop_table("Copy")
     path = tmp_path / "files"
     session.range(4).write.parquet(str(path))
     assert run(f"SELECT count(*) FROM parquet.`{path}`") == [(4,)]
@@ -172,6 +179,12 @@ def test_databases_are_those_of_spark(tables: Sql, tmp_path: Path) -> None:
     assert not (tmp_path / DATABASE.upper()).exists()
     assert {row[1] for row in run(f"SHOW TABLES IN {DATABASE.upper()}")} == {"docs", "second", "sizes"}
     run("USE default")
+    db = lance_spark.connect(str(tmp_path / DATABASE))
+    db.create_table("Hidden", [{"id": 1}])
+    with pytest.raises(AnalysisException, match="has capitals in its name"):
+        run(f"DROP DATABASE {DATABASE} CASCADE")
+    assert {"Hidden", "docs"} <= set(db.table_names())
+    db.drop_table("Hidden")
     run(f"DROP DATABASE {DATABASE} CASCADE")
     assert not (tmp_path / DATABASE).exists()
 

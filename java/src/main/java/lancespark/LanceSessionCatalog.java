@@ -338,8 +338,16 @@ public final class LanceSessionCatalog extends LanceCatalog implements CatalogEx
   public boolean dropNamespace(String[] namespace, boolean cascade)
       throws NoSuchNamespaceException, NonEmptyNamespaceException {
     String[] folder = ownFolder(namespace);
-    boolean hasTables = hasFolder(folder) && super.listTables(folder).length > 0;
-    if (hasTables && !cascade) throw new NonEmptyNamespaceException(namespace);
+    Identifier[] ofLance = hasFolder(folder) ? super.listTables(folder) : new Identifier[0];
+    if (ofLance.length > 0 && !cascade) throw new NonEmptyNamespaceException(namespace);
+    for (Identifier table : ofLance) {
+      if (!own(table).equals(table)) {
+        throw refused(
+            table,
+            "DROP DATABASE .. CASCADE, because it has capitals in its name and is not in this"
+                + " catalog. Nothing was dropped. Move or drop it with lance_spark.connect first");
+      }
+    }
     boolean isDropped = databases.dropNamespace(namespace, cascade);
     if (isDropped && hasFolder(folder)) super.dropNamespace(folder, cascade);
     return isDropped;
