@@ -28,6 +28,7 @@ from tests.lance_spark.write.appends import (
     files_in,
     ids_in,
     plan,
+    sleeping,
     unused_files,
     uri_of,
     with_markers,
@@ -151,7 +152,7 @@ def test_an_attempt_without_a_marker_deletes_its_files_at_its_end_if_its_job_has
 ) -> None:
     monkeypatch.setattr(appends, "prefix", STORES["object store"])
     monkeypatch.setattr(area, "CHECK_S", check_s)
-    monkeypatch.setattr(area.time, "sleep", lambda _: None)
+    monkeypatch.setattr(area, "time", sleeping(lambda _: None))
     path = tmp_path / "table.lance"
     write(path, 0)
     job = plan(path, max_rows_per_file="1")

@@ -11,7 +11,7 @@ import pytest
 
 from lance_spark.staging import area
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, unused_files, with_markers, write
+from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, sleeping, unused_files, with_markers, write
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_failed_attempt_deletes_its_files_so_the_commit_waits_for_none(
         job.write(failing_rows())
     assert unused_files(path) == {f"{job.staging.folder}/open"}
     waits: list[float] = []
-    monkeypatch.setattr(area.time, "sleep", waits.append)
+    monkeypatch.setattr(area, "time", sleeping(waits.append))
     job.commit([job.write(batches(1))])
     assert waits == []
     assert (ids_in(path), unused_files(path)) == ([0, 1], set())
@@ -59,7 +59,7 @@ def test_the_end_of_a_job_waits_for_another_attempt_after_the_commit(
 
     files[0].close()
     message = job.write(batches(1))
-    monkeypatch.setattr(area.time, "sleep", finish_file)
+    monkeypatch.setattr(area, "time", sleeping(finish_file))
     job.commit([message])
     assert versions == [2], "the commit did not wait"
     assert (ids_in(path), unused_files(path)) == ([0, 1], set())
