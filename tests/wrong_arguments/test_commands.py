@@ -66,7 +66,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     def no_spark(*_: object, **__: object) -> Any:
         raise SparkStartError("No Spark is made here.")
 
-    monkeypatch.setattr("lance_spark.cli.parameters.make_session", no_spark)
+    for module in ("agent", "parameters"):
+        monkeypatch.setattr(f"lance_spark.cli.{module}.make_session", no_spark)
     monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
     monkeypatch.setattr("lance_spark.cli.upkeep.serve", no_spark)
     monkeypatch.setenv("COLUMNS", "200")
