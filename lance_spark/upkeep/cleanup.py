@@ -69,14 +69,17 @@ class CleanupTask:
 
     def _remove(self) -> CleanupOutcome:
         dataset = self.table.open_latest()
-        old_versions, needed_versions = self._find_needed(dataset)
+        old_versions, first = self._find_old(dataset)
+        needed_versions = [number for number in old_versions if number >= first]
         if not (needed_versions and self.keep_for_streams):
             outcome = self._clean(dataset, timedelta(seconds=self.older_than_s), None)
-        elif removable := [number for number in old_versions if number < needed_versions[0]]:
+        elif removable := [number for number in old_versions if number < first]:
             outcome = self._clean(dataset, None, removable)
         else:
             outcome = CleanupOutcome()
-        return replace(outcome, stream_versions=needed_versions)
+        # A tag of a branch may have an equal number, so tags decide only about the warning.
+        tagged = {tag["version"] for tag in dataset.tags.list().values()} if needed_versions else set()
+        return replace(outcome, stream_versions=tuple(number for number in needed_versions if number not in tagged))
 
     def _clean(
         self, dataset: lance.LanceDataset, older_than: timedelta | None, versions: list[int] | None
@@ -89,21 +92,19 @@ class CleanupTask:
         )
         return CleanupOutcome(bytes_removed=removed.bytes_removed, old_versions=removed.old_versions)
 
-    def _find_needed(self, dataset: lance.LanceDataset) -> tuple[list[int], tuple[int, ...]]:
-        """Returns the old versions, and those without a tag that a stream needs; both sorted.
+    def _find_old(self, dataset: lance.LanceDataset) -> tuple[list[int], int]:
+        """Returns the old versions, sorted, and the first version that a stream needs.
 
-        Both are empty without streams. The latest version is never old.
+        Returns no versions without streams. The latest version is never old.
         """
         first = first_needed_version(self.table)
         if first is None:
-            return [], ()
+            return [], 0
         newest = version_at(dataset, moment_before(timedelta(seconds=self.older_than_s)))
         if not isinstance(newest, int):
-            return [], ()
-        tagged = {tag["version"] for tag in dataset.tags.list().values()}
+            return [], first
         numbers = sorted(int(ref["version"]) for ref in dataset.version_refs())
-        old_versions = [number for number in numbers if number <= newest and number != dataset.version]
-        return old_versions, tuple(number for number in old_versions if number >= first and number not in tagged)
+        return [number for number in numbers if number <= newest and number != dataset.version], first
 
 
 def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> timedelta:

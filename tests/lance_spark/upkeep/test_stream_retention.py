@@ -119,6 +119,20 @@ def test_a_stream_in_the_middle_of_a_version_needs_the_version_before(table: Tab
     assert first_needed_version(ref) == 2
 
 
+def test_a_tag_of_a_branch_hides_no_needed_version(table: Table) -> None:
+    dataset = table.to_lance()
+    branch = dataset.create_branch("b", 2)
+    while branch.version < 4:
+        branch.insert(table.to_arrow())
+    dataset.tags.create("of-branch", ("b", 4))
+    read_with_spark_4_1(table, None)
+    assert first_needed_version(DatasetRef.at(table.uri)) == 4
+    table.add([{"id": 4}])
+    table.add([{"id": 5}])
+    table.cleanup_old_versions(NO_AGE, keep_for_streams=True)
+    assert 4 in versions_of(table)
+
+
 def test_a_dropped_table_leaves_no_position(table: Table) -> None:
     read_with_spark_4_1(table, None)
     assert position_files(table)
