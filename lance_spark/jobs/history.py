@@ -187,8 +187,13 @@ class JobHistory:
         """
 
         def beat() -> None:
+            values: object = None
+            # The thread of the job changes the state at the same time. A job without heartbeats
+            # counts as dead, so a heartbeat without progress is better than none.
+            with contextlib.suppress(Exception):
+                values = progress()
             try:
-                self.beat(staging_id, progress())
+                self.beat(staging_id, values)
             except (OSError, LanceSparkError) as error:
                 _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
 

@@ -18,6 +18,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.tables import JOBS
 from tests.support.records import job_record
+from tests.support.waiting import eventually
 
 OTHER = json.dumps({"host": f"not-{socket.gethostname()}", "pid": 1, "started": "0"})
 
@@ -43,6 +44,18 @@ def test_a_heartbeat_renews_the_counts_of_a_running_job(history: JobHistory, pro
     assert (job.status, job.rows_selected, job.rows_computed, job.fragments_done) == ("RUNNING", 100, 40, 2)
     assert (job.rows_carried, job.rows_skipped) == (3, 0)
     assert datetime.now(UTC) - job.updated_at < timedelta(minutes=5)
+
+
+def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(history: JobHistory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
+    staging_id = begin(history, process=OTHER)
+
+    def progress() -> object:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    with history.beating(staging_id, progress):
+        eventually(lambda: history.jobs()[0].updated_at > datetime.now(UTC) - timedelta(minutes=5), 30)
+        assert history.jobs()[0].status == "RUNNING"
 
 
 def test_a_dead_job_keeps_the_counts_of_its_last_heartbeat(history: JobHistory, tmp_path: Path):
