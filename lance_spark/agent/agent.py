@@ -232,17 +232,17 @@ class Agent:
         return ended
 
     def _hold_all(self, reason: str) -> list[AgentStep]:
-        held = [replace(step, status="waiting", reason=reason) for step in self._pending.values()]
+        steps = [replace(step, status="waiting", reason=reason) for step in self._pending.values()]
         self._pending.clear()
-        return held
+        return steps
 
     def _hold(self, step: AgentStep, status: StepStatus, reason: str) -> list[AgentStep]:
         """Returns a step without a complete result, and the steps with this input."""
-        held = [replace(step, status=status, reason=reason)]
+        steps = [replace(step, status=status, reason=reason)]
         for key, later in list(self._pending.items()):
             if step.key in later.after_keys and self._pending.pop(key, None) is not None:
-                held += self._hold(later, "waiting", f"The inputs are not up to date: {step.name}")
-        return held
+                steps += self._hold(later, "waiting", f"The inputs are not up to date: {step.name}")
+        return steps
 
     def _start(self, step: AgentStep) -> list[AgentStep]:
         """Starts the job of a step. Returns the steps without a start."""

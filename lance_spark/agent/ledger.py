@@ -110,11 +110,11 @@ class Ledger:
 
     def reserve(self, job_id: str, free_jobs: int) -> Spending:
         """Reserves a share of the rest of the budget for a job, for one of the free places."""
-        left = self.left()
+        rest = self.left()
         share = Spending(
-            calls=None if left.calls is None else max(1, left.calls // free_jobs),
-            seconds=None if left.seconds is None else left.seconds / free_jobs,
-            cost=None if left.cost is None else left.cost / free_jobs,
+            calls=None if rest.calls is None else max(1, rest.calls // free_jobs),
+            seconds=None if rest.seconds is None else rest.seconds / free_jobs,
+            cost=None if rest.cost is None else rest.cost / free_jobs,
         )
         self._reserved[job_id] = share
         return share

@@ -192,7 +192,7 @@ def _find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
 def _reads(
     binding: Binding, names: Mapping[int, str], owners: Mapping[str, tuple[str, ...]]
 ) -> frozenset[tuple[str, ...]]:
-    """Returns the groups with the inputs of a UDF. The inputs of a view's UDF are elsewhere."""
+    """Returns the groups with the inputs of a UDF. The inputs of a view's UDF are in its source."""
     if binding.of_source:
         return frozenset()
     inputs = (names.get(number, "") for number in binding.input_ids)

@@ -122,7 +122,7 @@ class Planner:
             try:
                 looks.append(TableLook.of(name, self._open_table(path)))
             except TableNotFoundError:
-                continue  # dropped meanwhile
+                continue  # dropped concurrently
             except JOB_ERRORS as error:
                 uri = self._tables[path].ref.uri if path in self._tables else ""
                 steps.append(_unreadable(name, uri, error))

@@ -117,7 +117,7 @@ class ReportedTable:
         name: Name of the table.
         uri: Location of the table.
         ref: The table; None if the table cannot be opened.
-        checkpoints: Location of the checkpoints; None is beside the table.
+        checkpoints: Location of the checkpoints; None is next to the table.
         problem: Why the table cannot be opened.
     """
 
