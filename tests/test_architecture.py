@@ -48,7 +48,7 @@ LAYERS = [
     {"jvm"},
     {"lance_sessions", "version_times"},
     {"dataset"},
-    {"objects", "file_systems", "side_calls"},
+    {"objects", "file_systems", "parallel_calls"},
     {"read", "pushdown"},
     {"rows"},
     {"commit"},

@@ -33,8 +33,8 @@ from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord,
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.metrics import record_job
 from lance_spark.objects import objects_beside
+from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.area import is_id
-from lance_spark.staging.parallel import in_parallel
 from lance_spark.staging.processes import find_process_start, is_running
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
@@ -212,7 +212,7 @@ class JobHistory:
         if not is_id(staging_id):
             _LOG.warning("A job's record has no valid id of its files: %r. Table: %s.", staging_id, self.ref.uri)
             return
-        in_parallel(self._objects, self._objects.delete, self._objects.list(f"jobs/{staging_id}"))
+        in_parallel(self._objects.uri, self._objects.delete, self._objects.list(f"jobs/{staging_id}"))
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None) -> list[JobRecord]:
@@ -239,7 +239,7 @@ class JobHistory:
             if newest is None or _order(record) > _order(newest):
                 latest[record.job_id] = record
         running = [record for record in latest.values() if record.status not in ENDED]
-        latest |= {record.job_id: record for record in in_parallel(self._objects, self._with_life, running)}
+        latest |= {record.job_id: record for record in in_parallel(self._objects.uri, self._with_life, running)}
         return sorted(latest.values(), key=lambda record: record.launched_at, reverse=True)
 
     def _records(self, rows: pa.Table) -> Iterator[JobRecord]:

@@ -65,6 +65,7 @@ from lance_spark.errors import (
 )
 from lance_spark.interpreter import end_quietly
 from lance_spark.objects import LanceObjects, open_session
+from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.attempt import Attempt, remove_if_empty
 from lance_spark.staging.data_files import (
     Leftovers,
@@ -76,7 +77,6 @@ from lance_spark.staging.data_files import (
     missing_data_files,
 )
 from lance_spark.staging.listing import note_listing, prefers_listing
-from lance_spark.staging.parallel import in_parallel
 from lance_spark.staging.processes import OWNER_KINDS, has_ended, this_owner
 from lance_spark.stored_json import load_object
 
@@ -260,7 +260,7 @@ class Staging:
             time.sleep(self.check_s)
             files = self._list_data_files()
         leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
-        in_parallel(self.objects, self._delete_in_order, [names for names in leftovers.values() if names])
+        in_parallel(self.objects.uri, self._delete_in_order, [names for names in leftovers.values() if names])
         _delete_folder(self.objects, self.folder, paths)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
@@ -517,7 +517,7 @@ def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -
     if is_local(objects.uri):
         objects.delete_folder(folder)
     else:
-        in_parallel(objects, objects.delete, paths)
+        in_parallel(objects.uri, objects.delete, paths)
 
 
 def commit_or_give_up(

@@ -9,10 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import is_local
-from lance_spark.errors import LanceSparkError
+from lance_spark.errors import CommitError, LanceSparkError
 from lance_spark.staging.data_file import StagedFile
 from lance_spark.staging.data_files import delete_data_files
-from lance_spark.staging.late_attempt import LateAttemptError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +20,21 @@ if TYPE_CHECKING:
 
 MARKER = "attempt"
 """Name of an attempt's marker in its folder."""
+
+
+class LateAttemptError(CommitError):
+    """A task attempt finished after the end of its job, like a speculative copy."""
+
+    @staticmethod
+    def of(job_id: str, uri: str) -> LateAttemptError:
+        """Returns the error of an attempt of a job of a table."""
+        return LateAttemptError(
+            f"This task attempt came too late, because its job has ended. Job: {job_id}. Table: {uri}. If another "
+            "attempt of the task succeeded, as with speculative tasks, no action is needed. If every task reports this "
+            "error, the table was deleted, or executors do not share the driver's files. Write to a location that all "
+            "machines share.",
+            uri=uri,
+        )
 
 
 class Attempt:

@@ -12,8 +12,8 @@ from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableNotFoundError
 from lance_spark.objects import LanceObjects
+from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.listing import note_listing
-from lance_spark.staging.parallel import in_parallel
 
 _STEM = re.compile(r"(?P<attempt>[0-9a-f]+)-[0-9]+")
 
@@ -42,7 +42,7 @@ def find_data_files(
     """Returns the names of the data files of each attempt, in the order of their opening."""
     if not is_listed and len(attempts) < _PROBED_ATTEMPTS:
         probe = functools.partial(_probe_attempt, objects, open_files)
-        return dict(zip(attempts, in_parallel(objects, probe, attempts), strict=True))
+        return dict(zip(attempts, in_parallel(objects.uri, probe, attempts), strict=True))
     files = list_data_files(objects, lambda attempt: attempt in attempts) if attempts else {}
     return {attempt: files.get(attempt, []) for attempt in attempts}
 
@@ -82,14 +82,14 @@ def _probe_attempt(objects: LanceObjects, open_files: int, attempt: str) -> list
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
     """Returns the names of files absent from the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
-    presence = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
+    presence = in_parallel(objects.uri, lambda name: objects.contains(f"data/{name}"), names)
     return [name for name, is_present in zip(names, presence, strict=True) if not is_present]
 
 
 def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
     """Deletes data files of the table without a version, with their sidecars."""
     objects = LanceObjects(uri, storage_options)
-    in_parallel(objects, functools.partial(delete_data_file, objects), names)
+    in_parallel(objects.uri, functools.partial(delete_data_file, objects), names)
 
 
 def delete_unnamed_files(ref: DatasetRef, names: Collection[str]) -> None:

@@ -16,7 +16,7 @@ from enum import IntEnum
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
 from lance_spark.objects import LanceObjects, open_session
-from lance_spark.staging.parallel import in_parallel
+from lance_spark.parallel_calls import in_parallel
 from udf_runtime.checkpoint import LocalObjects
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -155,7 +155,7 @@ def delete_table_folder(ref: DatasetRef) -> None:
         if not paths:
             break
         for group in _group_by_deletion_order(paths):
-            in_parallel(objects, objects.delete, group)
+            in_parallel(objects.uri, objects.delete, group)
     _remove_empty_folders(ref.uri)
 
 
@@ -188,7 +188,7 @@ def delete_folder_of_tables(ref: DatasetRef) -> bool:
     """Deletes our files in a folder whose tables are gone, and tells whether the folder is gone."""
     objects = LanceObjects(ref.uri, ref.storage_options)
     ours = [path for path in objects.list_files(FOLDER) if _NAME.fullmatch(path)]
-    in_parallel(objects, objects.delete, ours)
+    in_parallel(objects.uri, objects.delete, ours)
     _remove_empty_folders(ref.uri)
     return not (is_local(ref.uri) and os.path.lexists(ref.uri))
 

@@ -28,11 +28,13 @@ from lance_spark.errors import (
     CommitConflictError,
     CommitError,
     CommitOutcomeUnknownError,
+    LanceSparkError,
     OptionError,
     TableUnreadableError,
     UpkeepIncompleteError,
     VersionNotFoundError,
     counted,
+    panics_as_errors,
 )
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import files_of_rewrite, path_of, plain
@@ -41,7 +43,6 @@ from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.data_files import delete_unnamed_files, missing_data_files
-from lance_spark.upkeep.compaction_task import CompactionTask, Written
 from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.results import CompactionResult
 
@@ -70,6 +71,47 @@ _TASKS_OF_UNKNOWN_SLOTS = 512
 """Tasks of a group: by the size of the cluster, and for a cluster of unknown size."""
 
 _SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The result of a task: pylance's `RewriteResult` as JSON, or the error of the task."""
+
+    number: int
+    rewrite: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionTask:
+    """A task of a plan. Picklable.
+
+    Attributes:
+        number: Position in the plan.
+        task: pylance's task, as JSON.
+    """
+
+    snapshot: DatasetRef
+    number: int
+    task: str
+
+    def run(self) -> Written:
+        """Writes the new fragments. Runs on an executor.
+
+        A task that runs twice writes its files twice, under different names.
+        """
+        try:
+            with panics_as_errors():
+                return Written(number=self.number, rewrite=self._rewrite())
+        except (LanceSparkError, OSError, ValueError, RuntimeError, NotImplementedError) as error:
+            return Written(number=self.number, error=plain(error))
+
+    def _rewrite(self) -> str:
+        dataset = self.snapshot.open()
+        from lance.optimize import CompactionTask as LanceTask
+
+        rewrite_json: str = LanceTask.from_json(self.task).execute(dataset).json()  # type: ignore[attr-defined]
+        return rewrite_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

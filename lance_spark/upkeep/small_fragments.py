@@ -10,7 +10,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.staging.data_files import delete_unnamed_files, missing_data_files
-from lance_spark.upkeep.compaction_task import CompactionTask
+from lance_spark.upkeep.compaction import CompactionTask
 
 _LOG = logging.getLogger(__name__)
 

@@ -46,9 +46,9 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResul
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_of_table
+from lance_spark.parallel_calls import begin_call
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel
-from lance_spark.side_calls import begin_call
 from lance_spark.spark_jobs.failures import SparkFailure
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, commit_or_give_up, finish

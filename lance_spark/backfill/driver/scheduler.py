@@ -43,6 +43,7 @@ from lance_spark.backfill.task.messages import (
 from lance_spark.errors import TableUnwritableError, rebuild
 from lance_spark.jobs.history import every
 from lance_spark.objects import objects_beside
+from lance_spark.parallel_calls import in_parallel
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.codec import decode, encode
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
@@ -50,7 +51,6 @@ from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
 from lance_spark.staging.area import new_id
-from lance_spark.staging.parallel import in_parallel
 from udf_runtime import ArtifactError, EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)
@@ -365,7 +365,9 @@ class Scheduler:
         """Returns the outcomes of running tasks that are new in the store."""
         paths = [path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read]
         self._read.update(paths)
-        return [outcome for outcomes in in_parallel(self._objects, self._read_report, paths) for outcome in outcomes]
+        return [
+            outcome for outcomes in in_parallel(self._objects.uri, self._read_report, paths) for outcome in outcomes
+        ]
 
     def _read_report(self, path: str) -> list[RangeOutcome]:
         """Returns the outcomes of a report, and deletes the report."""

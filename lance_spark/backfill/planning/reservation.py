@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 
-from lance_spark.backfill.task.task_devices import GPU, TaskDevices
+from lance_spark.backfill.task.udf_processes import GPU, TaskDevices
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.session.local_devices import list_local_devices
 from lance_spark.session.sessions import conf_bytes, has_profiles, is_dynamic, is_local, known_slots

@@ -23,7 +23,7 @@ from lance_spark.errors import ValueConversionError
 from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.late_attempt import LateAttemptError
+from lance_spark.staging.attempt import LateAttemptError
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.errors import ServiceUnavailableError

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lance_spark.backfill.reuse.computed_rows import Records
     from lance_spark.backfill.reuse.prior_round_rows import FirstRound
     from lance_spark.backfill.task.source_reader import TableInputs
-    from lance_spark.backfill.task.task_devices import TaskDevices
+    from lance_spark.backfill.task.udf_processes import TaskDevices
     from lance_spark.backfill.task.value_source import ValueSource
 
 OnStale = Literal["recompute", "null"]

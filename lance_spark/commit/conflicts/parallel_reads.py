@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.dataset import is_local
+from lance_spark.parallel_calls import in_parallel
 
 if TYPE_CHECKING:
     import lance
@@ -26,13 +25,9 @@ def read_all(
     dataset: lance.LanceDataset, read: Callable[[lance.LanceDataset, int], _T], versions: Sequence[int]
 ) -> list[_T]:
     """Calls a function with each version; on an object store, with several versions at once."""
-    # A local file system answers in less time than a thread needs to start.
-    if len(versions) < 2 or is_local(dataset.uri):
-        return [read(dataset, version) for version in versions]
     threads = max(2, min(_PARALLEL_READS, _PARALLEL_FRAGMENTS // max(1, len(dataset.fragment_ids()))))
-    with ThreadPoolExecutor(threads) as pool:
-        # pylance refuses an object in two threads at once.
-        return list(pool.map(lambda version: read(copy.copy(dataset), version), versions))
+    # pylance refuses an object in two threads at once.
+    return in_parallel(dataset.uri, lambda version: read(copy.copy(dataset), version), versions, threads=threads)
 
 
 def read_ahead(

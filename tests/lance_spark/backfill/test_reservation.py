@@ -11,7 +11,7 @@ import pytest
 from lance_spark import ResourcesUnavailableError
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.reservation import Reservation, reserve
-from lance_spark.backfill.task.task_devices import TaskDevices
+from lance_spark.backfill.task.udf_processes import TaskDevices
 from tests.support.inline_jobs import NoSpark
 from udf_runtime.execute.isolation import process_limits
 from udf_runtime.execute.isolation.process_limits import read_machine_bytes

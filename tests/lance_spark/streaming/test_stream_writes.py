@@ -34,7 +34,7 @@ from lance_spark.staging import area, orphans
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.streaming.writes import StreamWrite
 from lance_spark.upkeep import small_fragments
-from lance_spark.upkeep.compaction_task import CompactionTask
+from lance_spark.upkeep.compaction import CompactionTask
 from tests.lance_spark.streaming.micro_batches import SCHEMA, MicroBatchQuery, rows_of
 from tests.support.faults import unused_files
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.upkeep.compaction_task import CompactionTask, Written
+from lance_spark.upkeep.compaction import CompactionTask, Written
 from tests.lance_spark.upkeep.small_fragments import ROWS, TWO_IN_ONE, content, fragment_rows, make, unnamed_files
 from tests.support.drivers import driver
 

@@ -17,7 +17,7 @@ import pytest
 
 from lance_spark.errors import CommitError
 from lance_spark.staging import area, data_files
-from lance_spark.staging.late_attempt import LateAttemptError
+from lance_spark.staging.attempt import LateAttemptError
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write import appends

@@ -1,0 +1,62 @@
+"""Calls whose requests to an object store overlap: :func:`in_parallel` and :func:`begin_call`.
+
+A local file system answers in less time than a thread needs to start, so calls about local tables
+run in the thread of the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from lance_spark.dataset import is_local
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+_PARALLEL_REQUESTS = 16
+
+
+def in_parallel(
+    uri: str, act: Callable[[_S], _T], items: Collection[_S], *, threads: int = _PARALLEL_REQUESTS
+) -> list[_T]:
+    """Calls a function with each item; on an object store, with several items at once.
+
+    `uri` is a location in the store. Results have the order of the items.
+    """
+    if is_local(uri) or len(items) < 2:
+        return [act(item) for item in items]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(act, items))
+
+
+def begin_call(uri: str, act: Callable[[], _T]) -> Callable[[], _T]:
+    """Begins a call, and returns a function that waits for the call's result.
+
+    On an object store, the call runs in a thread, with its own datasets. On a file system, the call
+    ends before this function returns. The returned function raises the error of the call.
+    """
+    if not is_local(uri):
+        return in_thread(act).result
+    future: Future[_T] = Future()
+    _run(act, future)
+    return future.result
+
+
+def in_thread(act: Callable[[], _T]) -> Future[_T]:
+    """Begins a call in a daemon thread, and returns the future of its result.
+
+    An unfinished call does not delay the end of the process.
+    """
+    future: Future[_T] = Future()
+    threading.Thread(target=_run, args=(act, future), name="lance-spark-side-call", daemon=True).start()
+    return future
+
+
+def _run(act: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        future.set_result(act())
+    except BaseException as error:  # noqa: BLE001 - the caller raises the error
+        future.set_exception(error)
