@@ -16,7 +16,7 @@ from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.tabular_columns import columns_of
-from lance_spark.tabular_streams import is_spark, open_stream, storable_field
+from lance_spark.tabular_streams import is_iterator, is_spark, open_stream, storable_field
 from lance_spark.tabular_vectors import refuse_nan, refuse_other_lengths
 from lance_spark.types import WriteConverter
 from lance_spark.write.arrow_rows import write_arrow_rows
@@ -174,7 +174,7 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         SourceError: Another library raised an error during the read.
     """
     try:
-        rows = open_stream(data)
+        rows = open_stream(_read_parts(data, schema, table) if is_iterator(data) else data)
         if rows is None:
             columns = columns_of(data)
             target = _select_target(list(columns.values), schema, table)
@@ -193,6 +193,16 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         raise SchemaMismatchError(
             f"The data does not fit: {end_sentence(str(error))} Nothing was written. Give each column {hint}"
         ) from error
+
+
+def _read_parts(data: Any, schema: pa.Schema | None, table: pa.Schema | None) -> Iterator[object]:  # noqa: ANN401
+    """Yields the parts of an iterator as Arrow, in the types of the target.
+
+    A part has any form of data, so each part of Python or pandas may have inferred types.
+    """
+    for part in data:
+        is_arrow = hasattr(part, "schema") or hasattr(part, "__arrow_c_array__")
+        yield part if is_arrow and schema is None and table is None else to_reader(part, schema, table=table)
 
 
 @contextlib.contextmanager

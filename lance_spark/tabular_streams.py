@@ -22,6 +22,11 @@ def is_spark(data: object) -> bool:
     return isinstance(data, DataFrame) or type(data).__module__.startswith("pyspark.sql.connect")
 
 
+def is_iterator(data: object) -> bool:
+    """Tells whether data is an iterator over parts, and no Arrow stream itself."""
+    return isinstance(data, Iterator) and not hasattr(data, "schema") and not hasattr(data, "__arrow_c_stream__")
+
+
 def open_stream(data: object) -> pa.Table | pa.RecordBatchReader | None:
     """Returns Arrow data as a table or as a stream; None for data in another form.
 

@@ -46,6 +46,10 @@ TASK_ROWS: Mapping[str, int] = {
 _PARTITION_ROWS = {kind: 1 << 20 if "HNSW" in kind else 4096 for kind in get_args(VectorKind)}
 _TOKENIZERS = ("simple", "whitespace", "raw", "ngram", "icu")
 _MODEL_TOKENIZERS = ("jieba/", "lindera/")
+_LANGUAGES = (
+    "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian", "Norwegian",
+    "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
+)  # fmt: skip
 _LEAST_MEMORY_BYTES = 16 << 20
 
 
@@ -87,6 +91,17 @@ class IndexDefinition:
         the segments of graphs separately.
         """
         return "HNSW" not in self.kind
+
+    @property
+    def model_hint(self) -> str:
+        """A hint for an error about a language model that a tokenizer needs; else empty."""
+        tokenizer = str(self.parameters.get("base_tokenizer"))
+        if not tokenizer.startswith(_MODEL_TOKENIZERS):
+            return ""
+        return (
+            f" The tokenizer {tokenizer} needs its language model on each machine: in the folder {tokenizer} below "
+            "LANCE_LANGUAGE_MODEL_HOME, or below lance/language_models of the user's data folder."
+        )
 
     @property
     def is_single(self) -> bool:
@@ -215,6 +230,8 @@ def text_indexes(
     if name is not None and len(column_names) > 1:
         raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
     _check_tokenizer(tokens["base_tokenizer"])
+    if tokens["language"] not in _LANGUAGES:
+        raise OptionError("language", tokens["language"], f"one of {', '.join(_LANGUAGES)}")
     _check_words("custom_stop_words", tokens.get("custom_stop_words"))
     if tokens.get("block_size", 128) not in (128, 256):
         raise OptionError("block_size", tokens["block_size"], "128 or 256")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import IndexNotFoundError
@@ -38,6 +39,14 @@ class IndexConfig:
         index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
             `create_fts_index`; Lance's name for other kinds.
         columns: Paths of its columns, with quoted names where they are no plain words.
+        index_uuid: Id of the first part of the index.
+        num_indexed_rows: Live rows in covered fragments.
+        num_unindexed_rows: Rows in other fragments, which Lance scans.
+        num_segments: Number of parts of the index. A search reads each part.
+        size_bytes: Bytes of its files; None if unknown.
+        created_at: Time of the first part, in UTC; None if unknown.
+        index_version: Version of the format of the index.
+        index_details: Parameters of the index by Lance's names.
 
     Example:
         ```python
@@ -54,6 +63,14 @@ class IndexConfig:
     name: str
     index_type: str
     columns: list[str] = dataclasses.field(hash=False)
+    index_uuid: str
+    num_indexed_rows: int
+    num_unindexed_rows: int
+    num_segments: int
+    size_bytes: int | None
+    created_at: datetime | None
+    index_version: int
+    index_details: dict[str, Any] = dataclasses.field(hash=False)
 
     def __getitem__(self, name: str) -> object:
         """Returns an attribute by its name: `index["columns"]`."""
@@ -131,13 +148,29 @@ def _field_paths(fields: Iterable[Any], parent: str) -> Iterator[tuple[int, str]
 
 def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
     """Returns the indexes of a version by name, without internal indexes of Lance."""
+    rows_by_fragment = _count_rows(dataset)
     indexes = (index for index in dataset.describe_indices() if not index.name.startswith("__lance"))
-    return sorted(
-        (
-            IndexConfig(name=index.name, index_type=kind_of(index.index_type), columns=column_paths(dataset, index))
-            for index in indexes
-        ),
-        key=lambda index: index.name,
+    configs = (_config_of(dataset, index, rows_by_fragment) for index in indexes)
+    return sorted(configs, key=lambda config: config.name)
+
+
+def _config_of(
+    dataset: lance.LanceDataset, index: IndexDescription, rows_by_fragment: Mapping[int, int]
+) -> IndexConfig:
+    first = index.segments[0]
+    indexed, unindexed = _coverage(index, rows_by_fragment)
+    return IndexConfig(
+        name=index.name,
+        index_type=kind_of(index.index_type),
+        columns=column_paths(dataset, index),
+        index_uuid=str(first.uuid),
+        num_indexed_rows=indexed,
+        num_unindexed_rows=unindexed,
+        num_segments=len(index.segments),
+        size_bytes=index.total_size_bytes,
+        created_at=first.created_at,
+        index_version=first.index_version,
+        index_details=dict(index.details or {}),
     )
 
 
@@ -148,14 +181,7 @@ def index_stats(dataset: lance.LanceDataset, name: str) -> IndexStatistics:
         IndexNotFoundError: The index does not exist.
     """
     index = find_index(dataset, name)
-    indexed_fragments = {number for segment in index.segments for number in segment.fragment_ids}
-    indexed = unindexed = 0
-    for fragment in dataset.get_fragments():
-        rows = fragment.metadata.num_rows
-        if fragment.fragment_id in indexed_fragments:
-            indexed += rows
-        else:
-            unindexed += rows
+    indexed, unindexed = _coverage(index, _count_rows(dataset))
     metric = (index.details or {}).get("metric_type")
     return IndexStatistics(
         num_indexed_rows=indexed,
@@ -165,6 +191,18 @@ def index_stats(dataset: lance.LanceDataset, name: str) -> IndexStatistics:
         num_indices=len(index.segments),
         size_bytes=index.total_size_bytes,
     )
+
+
+def _count_rows(dataset: lance.LanceDataset) -> dict[int, int]:
+    """Returns the live rows of each fragment. Reads only the manifest."""
+    return {fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()}
+
+
+def _coverage(index: IndexDescription, rows_by_fragment: Mapping[int, int]) -> tuple[int, int]:
+    """Returns the live rows of the fragments with and without an index."""
+    numbers = {number for segment in index.segments for number in segment.fragment_ids}
+    indexed = sum(rows for number, rows in rows_by_fragment.items() if number in numbers)
+    return indexed, sum(rows_by_fragment.values()) - indexed
 
 
 def find_index(dataset: lance.LanceDataset, name: str) -> IndexDescription:

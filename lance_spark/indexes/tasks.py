@@ -64,7 +64,7 @@ class IndexWork:
             index = self.definition
             raise IndexBuildError(
                 f"Index {index.name!r} ({index.kind}) of column {index.column!r} could not be built: {plain(error)}. "
-                f"Table: {self.ref.uri}, version {self.ref.version}. Nothing was changed.",
+                f"Table: {self.ref.uri}, version {self.ref.version}. Nothing was changed.{index.model_hint}",
                 uri=self.ref.uri,
             ) from error
 

@@ -31,7 +31,7 @@ from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_or
 from lance_spark.search.timeouts import Deadline, check_timeout
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
-from lance_spark.types.pandas_values import to_pandas, to_rows
+from lance_spark.types.pandas_values import check_levels, flatten_structs, to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -157,10 +157,11 @@ class Query:
         """Limits the number of rows. Materialized views do not support a limit.
 
         Args:
-            rows: Maximum number of rows; None is no limit, except in a search.
+            rows: Maximum number of rows. None or a negative number is no limit,
+                except in a search.
 
         Raises:
-            OptionError: The argument is not a positive integer.
+            OptionError: The argument is not an integer, is 0, or is no limit of a search.
 
         Example:
             ```python
@@ -170,7 +171,7 @@ class Query:
             sample = docs.search().limit(5).to_list()
             ```
         """
-        is_unlimited = rows is None and not self._is_ranked
+        is_unlimited = not self._is_ranked and (rows is None or rows < 0)
         return replace(self, most_rows=None if is_unlimited else _count("limit", rows, 1))
 
     def offset(self: _Query, rows: int) -> _Query:
@@ -282,10 +283,16 @@ class Query:
         """
         return self.to_batches(timeout=timeout).read_all()
 
-    def to_pandas(self, *, timeout: timedelta | None = None) -> pd.DataFrame:
+    def to_pandas(self, *, flatten: bool | int | None = None, timeout: timedelta | None = None) -> pd.DataFrame:
         """Returns the rows as a pandas DataFrame in this process.
 
+        Args:
+            flatten: Levels of structs whose fields become columns, called `struct.field`; True is
+                all levels.
+            timeout: As in :meth:`to_batches`.
+
         Raises:
+            OptionError: `flatten` is 0 or negative.
             LanceSparkError: As in :meth:`to_batches`.
 
         Example:
@@ -296,7 +303,8 @@ class Query:
             average = docs.search().where("stock > 0").to_pandas()["price"].mean()
             ```
         """
-        return to_pandas(self.to_arrow(timeout=timeout))
+        check_levels(flatten)
+        return to_pandas(flatten_structs(self.to_arrow(timeout=timeout), flatten))
 
     def to_polars(self, *, timeout: timedelta | None = None) -> pl.DataFrame:
         """Returns the rows as a Polars DataFrame in this process.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Literal
 
 import pyarrow as pa
@@ -33,6 +35,7 @@ from lance_spark.table.display import render_tables
 from lance_spark.table.folders import SUFFIX, FolderTables
 from lance_spark.table.namespace_methods import NamespaceMethods
 from lance_spark.table.namespaces import NamespaceTables
+from lance_spark.table.places import NewTableDefaults, client_of, folder_of, refuse_pushdown, refuse_remote_arguments
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, write_rows
 from lance_spark.tabular_streams import storable_field
@@ -44,15 +47,6 @@ from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
 _MOST_NAMES = 20
-_REMOTE = (
-    "Open the bucket or folder that holds the tables, connect('s3://bucket/path', storage_options={...}), or a catalog "
-    "with a Lance REST namespace, connect(namespace_client_impl='rest', namespace_client_properties={'uri': "
-    "'https://...'})."
-)
-
-
-_PUSHDOWN_OPERATIONS = ("QueryTable", "CreateTable")
-"""Operations that a client may pass to the service of a namespace, by Lance's namespace format."""
 
 
 @ARGUMENTS.function
@@ -70,6 +64,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     api_key: str | None = None,
     region: str | None = None,
     host_override: str | None = None,
+    read_consistency_interval: timedelta | None = None,
 ) -> Connection:
     """Connects to a folder of Lance tables, or to a Lance namespace.
 
@@ -80,7 +75,9 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             Lance supports. None for a namespace.
         spark: The Spark session for jobs, or a function that returns the session. The first job
             calls the function. By default the active session, or a new local session on all cores.
-        storage_options: Options of the object store, as Lance takes them.
+        storage_options: Options of the object store, as Lance takes them. LanceDB's options
+            `new_table_enable_stable_row_ids` and `new_table_data_storage_version` are the defaults
+            of :meth:`Connection.create_table`.
         checkpoint: Folder or URI for the checkpoints of all tables. By default each table keeps its
             checkpoints in its own folder.
         progress: Whether jobs show progress bars. By default on a terminal and in notebooks.
@@ -99,6 +96,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         region: Refused, because no remote service exists. Give the region of a bucket as a storage
             option.
         host_override: Refused, because no remote service exists.
+        read_consistency_interval: Maximum age of what a table shows, as in LanceDB. Tables always
+            show their latest version, which every interval allows.
 
     Returns:
         The connection.
@@ -118,15 +117,19 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         assert db.table_names() == ["books"]
         ```
     """
-    _refuse_remote_arguments(api_key=api_key, region=region, host_override=host_override)
-    _refuse_pushdown(namespace_client_pushdown_operations)
+    refuse_remote_arguments(api_key=api_key, region=region, host_override=host_override)
+    refuse_pushdown(namespace_client_pushdown_operations)
+    if read_consistency_interval is not None and read_consistency_interval < timedelta(0):
+        raise OptionError(
+            "read_consistency_interval", read_consistency_interval, "a timedelta of zero or more, or None"
+        )
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
         raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
     place: str | NamespaceClientSpec
     if namespace_client_impl is None and namespace_client_properties is None:
-        place = _folder_of(uri)
+        place = folder_of(uri)
     else:
-        place = _client_of(uri, storage_options, namespace_client_impl, namespace_client_properties)
+        place = client_of(uri, storage_options, namespace_client_impl, namespace_client_properties)
     return Connection(
         place,
         spark,
@@ -135,70 +138,6 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         progress=progress,
         default_manifest=default_manifest,
     )
-
-
-def _refuse_remote_arguments(**arguments: str | None) -> None:
-    """Refuses the arguments of :func:`connect` for a remote database service.
-
-    Raises:
-        UnsupportedOperationError: An argument has a value.
-    """
-    for name, value in arguments.items():
-        if value is not None:
-            raise UnsupportedOperationError(
-                f"{name} is an argument for a remote database service, and Spark works on the tables themselves. "
-                f"{_REMOTE}"
-            )
-
-
-def _refuse_pushdown(operations: Sequence[str] | None) -> None:
-    """Refuses operations for the service of a namespace.
-
-    Raises:
-        UnsupportedOperationError: An operation for the service is named.
-        OptionError: A name is no such operation.
-    """
-    names = [operations] if isinstance(operations, str) else operations or ()
-    option = "namespace_client_pushdown_operations"
-    for name in names:
-        if name not in _PUSHDOWN_OPERATIONS:
-            raise OptionError(option, name, f"a list of {' and '.join(_PUSHDOWN_OPERATIONS)}")
-        raise UnsupportedOperationError(
-            f"{option} names {name}, which would run in the service of the namespace. Spark and this process read and "
-            "write the files of the tables themselves, with the same result. Leave the argument out."
-        )
-
-
-def _folder_of(uri: str | os.PathLike[str] | None) -> str:
-    """Returns the location of a folder of tables.
-
-    Raises:
-        UnsupportedOperationError: The URI means a remote service.
-        OptionError: The location is not valid.
-    """
-    uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
-    if not isinstance(uri, str) or not uri.strip():
-        raise OptionError("uri", uri, "the location of a folder of Lance tables, or namespace_client_impl instead")
-    if uri.startswith("db://"):
-        raise UnsupportedOperationError(
-            f"{uri} names a remote database service, and Spark works on the tables themselves. {_REMOTE}"
-        )
-    return normalize_uri(uri, option="uri")
-
-
-def _client_of(uri: object, storage_options: object, implementation: object, properties: object) -> NamespaceClientSpec:
-    """Returns the namespace of the arguments of :func:`connect`.
-
-    Raises:
-        OptionError: An argument is not valid together with a namespace.
-    """
-    if uri is not None:
-        accepted = "no location with a namespace, because the namespace tells the locations of its tables"
-        raise OptionError("uri", str(uri), accepted)
-    if storage_options:
-        accepted = "no options with a namespace, whose properties may have storage.*"
-        raise OptionError("storage_options", ", ".join(sorted(map(str, storage_options))), accepted)  # type: ignore[call-overload]
-    return NamespaceClientSpec.of(implementation, properties)
 
 
 @ARGUMENTS.function
@@ -308,7 +247,7 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
         progress: bool | None,
         default_manifest: Manifest | str | None = None,
     ) -> None:
-        self.storage_options = dict(storage_options)
+        self._new_tables, self.storage_options = NewTableDefaults.split(storage_options)
         if isinstance(place, str):
             self._tables = FolderTables(place, self.storage_options)
         else:
@@ -436,9 +375,10 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
         exist_ok: bool = False,
         on_bad_vectors: OnBadVectors = "error",
         fill_value: float = 0.0,
-        enable_stable_row_ids: bool = True,
+        enable_stable_row_ids: bool | None = None,
         data_storage_version: str | None = None,
         namespace: Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> Table:
         """Creates a table.
 
@@ -447,17 +387,21 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
             data: The rows, as in :meth:`lance_spark.Table.add`.
             schema: The Arrow schema, or a class of pydantic such as a LanceModel. Without data the
                 table is empty. Values are cast exactly to its types, and columns without data are
-                NULL. By default the types of the data: lists of floating-point numbers of one
-                length in a Python, NumPy or pandas column called `vector` or `embedding` become
-                vectors of float32.
+                NULL. By default the types of the data: lists of numbers of one length in a Python,
+                NumPy or pandas column called `vector` or `embedding` become vectors of float32, or
+                of uint8 if all numbers are whole and from 0 to 255.
             mode: What happens if the table exists: `create` raises, `overwrite` replaces the rows
                 by a new version, `exist_ok` opens the table without a change.
             exist_ok: Whether `create` opens an existing table, as the mode `exist_ok` does.
             on_bad_vectors: What happens to a bad vector, as in :meth:`lance_spark.Table.add`.
             fill_value: The number for `on_bad_vectors="fill"`.
-            enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
-            data_storage_version: Lance file format; by default Lance's stable format.
+            enable_stable_row_ids: Whether rows keep their ids through updates and compaction; by
+                default true, unless an option of :func:`connect` says otherwise.
+            data_storage_version: Lance file format; by default the option of :func:`connect`, else
+                Lance's stable format.
             namespace: As in :meth:`table_names`.
+            storage_options: Options of this table, in place of equal options of :func:`connect`.
+                Other calls need the same options of the store.
 
         Returns:
             The table.
@@ -482,14 +426,15 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
         """
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", mode, "create, overwrite or exist_ok")
+        tables, new_tables = self._with_options(storage_options)
         mode = "exist_ok" if exist_ok and mode == "create" else mode
         schema = schema_of(schema)
         repair = VectorRepair.of(on_bad_vectors, fill_value, schema, is_new=True)
         rows = _rows_or_none(data if repair is None or data is None else repair.repair(data), schema)
-        ref = self._tables.lookup(name, namespace or ())
+        ref = tables.lookup(name, namespace or ())
         if ref is None:
-            self._tables.check_can_hold_tables()
-            ref = self._tables.place(name, namespace or ())
+            tables.check_can_hold_tables()
+            ref = tables.place(name, namespace or ())
         elif mode == "create":
             raise TableExistsError(ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
         elif mode == "exist_ok":
@@ -500,8 +445,8 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
                 rows,
                 mode="create" if mode == "exist_ok" else mode,
                 schema=schema,
-                enable_stable_row_ids=enable_stable_row_ids,
-                data_storage_version=data_storage_version,
+                enable_stable_row_ids=new_tables.has_stable_row_ids(enable_stable_row_ids),
+                data_storage_version=data_storage_version or new_tables.data_storage_version,
             )
         except TableExistsError:
             if mode != "exist_ok":
@@ -807,6 +752,22 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
     def _repr_html_(self) -> str:
         """Returns the location and the names of the first tables, as HTML."""
         return render_tables(self.uri, self.table_names())
+
+    def _with_options(
+        self, storage_options: Mapping[str, str] | None
+    ) -> tuple[FolderTables | NamespaceTables, NewTableDefaults]:
+        """Returns the tables and the defaults of new tables, with options of a call.
+
+        Raises:
+            OptionError: An option is not valid, or the connection is a namespace.
+        """
+        new_tables, options = NewTableDefaults.split({**self._new_tables.to_options(), **(storage_options or {})})
+        if not options:
+            return self._tables, new_tables
+        if isinstance(self._tables, NamespaceTables):
+            accepted = "no options of the store with a namespace, whose properties may have storage.*"
+            raise OptionError("storage_options", ", ".join(sorted(options)), accepted)
+        return replace(self._tables, storage={**self.storage_options, **options}), new_tables
 
     def _same_table(self, ref: DatasetRef, name: str, schema: pa.Schema | None) -> Table:
         """Opens a table.

@@ -16,10 +16,13 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     refusals_as_errors,
 )
+from lance_spark.options import check_number
 from lance_spark.report.report import Report, ReportedTable, make_report
 from lance_spark.staging.table_folder import check_new_table
 
 if TYPE_CHECKING:
+    from lance_namespace import ListTablesResponse
+
     from lance_spark.table.table import Table
 
 
@@ -31,8 +34,10 @@ class TableContainer(ABC):
     _spark: SparkSession | None
 
     @abstractmethod
-    def table_names(self, *, namespace: Sequence[str] | None = None) -> list[str]:
-        """Returns the sorted names of all tables."""
+    def table_names(
+        self, page_token: str | None = None, limit: int | None = None, *, namespace: Sequence[str] | None = None
+    ) -> list[str]:
+        """Returns the sorted names of all tables, or of a page of tables."""
 
     @abstractmethod
     def drop_table(self, name: str) -> None:
@@ -61,6 +66,53 @@ class TableContainer(ABC):
     def __getitem__(self, name: str) -> Table:
         """Opens a table: `db["books"]`."""
         return self.open_table(name)
+
+    def list_tables(
+        self, namespace: Sequence[str] | None = None, page_token: str | None = None, limit: int | None = None
+    ) -> ListTablesResponse:
+        """Returns a page of the sorted names of the tables, as LanceDB does.
+
+        Args:
+            namespace: The names from the root of a namespace to the namespace of the tables.
+            page_token: The token of the previous page; None begins with the first table.
+            limit: Maximum number of names; None is no limit.
+
+        Returns:
+            The names as `tables`, and the token of the next page as `page_token`, or None.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.create_table("authors", [{"name": "Goethe"}])
+            page = db.list_tables(limit=1)
+            assert page.tables == ["authors"]
+            assert db.list_tables(page_token=page.page_token).tables == ["books"]
+            ```
+        """
+        from lance_namespace import ListTablesResponse
+
+        check_number("limit", limit, least=1)
+        names = self.table_names(page_token, namespace=namespace)
+        page = names[:limit]
+        return ListTablesResponse(tables=page, page_token=page[-1] if len(page) < len(names) else None)
+
+    def drop_database(self) -> None:
+        """Deletes all tables of the folder: LanceDB's former name of :meth:`drop_all_tables`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            db.create_table("books", [{"id": 1}])
+            db.drop_database()
+            assert len(db) == 0
+            ```
+        """
+        self.drop_all_tables()
 
     def drop_all_tables(self) -> None:
         """Deletes all tables of the folder, as :meth:`drop_table` does.

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.arguments import takes
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import PreparedBackfill
+from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.plan import LoadPlan
@@ -19,6 +22,8 @@ from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
 from lance_spark.table.rows import TableRows
+from lance_spark.tabular import Data, to_reader
+from lance_spark.tabular_streams import is_spark
 
 
 class TableLoads(TableRows):
@@ -122,6 +127,41 @@ class TableLoads(TableRows):
         """
         return self._start_load(parameters)
 
+    def merge(
+        self, other_table: TableLoads | Data, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+    ) -> None:
+        """Adds the columns of other rows, matched by key: LanceDB's form of :meth:`load_columns`.
+
+        Rows without a match have NULL in the new columns.
+
+        Args:
+            other_table: The other rows: a table, or data as in :meth:`add`. Keys are unique.
+            left_on: The key column of this table.
+            right_on: The key column of the other rows; None is `left_on`.
+            schema: Types of the other rows; by default their own.
+
+        Raises:
+            OptionError: The other rows lack the key, have no other column, or have a column of this
+                table. Nothing was changed.
+            LanceSparkError: As in :meth:`load_columns`.
+
+        Example:
+            ```python
+            import lance_spark
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.merge([{"number": 3, "stock": 7}], "id", "number")
+            assert books.count_rows("stock = 7") == 1
+            ```
+        """
+        rows, names = _rename_key(other_table, schema, right_on or left_on, left_on)
+        present = [name for name in names if name in self.to_lance().schema.names]
+        if present or not names:
+            accepted = "rows with a key and new columns. load_columns fills the columns of a table"
+            raise OptionError("other_table", ", ".join(present) or "no columns", accepted)
+        self.load_columns(rows, pk=left_on, columns=names)
+
     @takes(SourceParameters)
     def plan_load_columns(self, parameters: SourceParameters) -> LoadPlan:
         """Describes what a load would do. Starts no Spark job, and reads no rows.
@@ -166,3 +206,25 @@ class TableLoads(TableRows):
         except BaseException:
             prepared.definition.release()
             raise
+
+
+def _rename_key(
+    data: TableLoads | Data, schema: pa.Schema | None, key: str, name: str
+) -> tuple[DataFrame | pa.RecordBatchReader, list[str]]:
+    """Returns rows with another name of the key, and the names of the other columns.
+
+    Raises:
+        OptionError: The rows have no such key, or a column of the other name.
+    """
+    frame: Any = data if is_spark(data) else None
+    reader = None if frame is not None else to_reader(data, schema)
+    columns = frame.columns if reader is None else reader.schema.names
+    if key not in columns or (name != key and name in columns):
+        raise OptionError("right_on", key, f"one of the columns {', '.join(columns)}, and no column {name!r} beside it")
+    names = [column for column in columns if column != key]
+    if reader is None:
+        return frame.withColumnRenamed(key, name), names
+    renamed = [name if column == key else column for column in columns]
+    target = pa.schema([field.with_name(new) for field, new in zip(reader.schema, renamed, strict=True)])
+    batches = (batch.rename_columns(renamed) for batch in reader)
+    return pa.RecordBatchReader.from_batches(target, batches), names

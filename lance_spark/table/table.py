@@ -45,6 +45,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.objects import checkpoint_place
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.table.changes import TableChanges
+from lance_spark.table.column_metadata import TableColumnMetadata
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
 from lance_spark.table.searching import TableSearching
@@ -68,7 +69,7 @@ Transforms = (
 
 
 @ARGUMENTS.methods
-class Table(TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
+class Table(TableSearching, TableChanges, TableColumnMetadata, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version or at a checked out version.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver, and any thread

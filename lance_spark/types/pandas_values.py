@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from lance_spark.errors import ValueConversionError
+from lance_spark.errors import OptionError, ValueConversionError
 from lance_spark.types.leaves import shortened
 from udf_runtime.execute.casts import first_failing
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _T = TypeVar("_T")
+
+MAX_DEPTH = 1_000
+"""More levels of structs than a table has."""
 
 _ERRORS = (ValueError, OverflowError, pa.ArrowException)
 _HINT = "read the column with to_arrow(), which holds every value, or leave the column out"
@@ -31,6 +34,24 @@ def to_pandas(table: pa.Table) -> pd.DataFrame:
         ValueConversionError: A value is outside of the range of Python's type.
     """
     return _convert(table, "pandas", lambda rows: rows.to_pandas())
+
+
+def check_levels(levels: bool | int | None) -> None:
+    """Checks the number of levels of structs to flatten.
+
+    Raises:
+        OptionError: The number is 0 or negative.
+    """
+    if levels is not None and not isinstance(levels, bool) and levels < 1:
+        raise OptionError("flatten", levels, "True, or a number of levels, 1 or more")
+
+
+def flatten_structs(table: pa.Table, levels: bool | int | None) -> pa.Table:
+    """Returns a table with fields of structs as columns, down to a level; True is all levels."""
+    depth = 0 if not levels else MAX_DEPTH if levels is True else levels
+    while depth > 0 and any(pa.types.is_struct(field.type) for field in table.schema):
+        table, depth = table.flatten(), depth - 1
+    return table
 
 
 def to_rows(table: pa.Table) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_spark.errors import ValueConversionError
 from lance_spark.types.fields import JSON, Array, extension_name, is_list, storage_type
@@ -16,6 +17,7 @@ from udf_runtime.execute.casts import can_become, cast, first_failing
 from udf_runtime.execute.columns import column_data
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 
+_MOST_BYTE = 255
 _VECTOR_NAME = re.compile("vector|embedding", re.IGNORECASE)
 """Names of columns that hold vectors."""
 
@@ -80,7 +82,7 @@ def vector_field(field: pa.Field[Any], column: Any) -> pa.Field[Any]:  # noqa: A
     """Returns the field of vectors for lists of numbers in a column of vectors, else the field.
 
     The name of the column contains `vector` or `embedding`, as for LanceDB. The lists have one
-    length, and floating-point numbers as elements. The elements become float32, or stay float16.
+    length. The elements become float32, or stay float16. Whole numbers from 0 to 255 become uint8.
 
     Args:
         field: The field with the inferred type.
@@ -92,7 +94,7 @@ def vector_field(field: pa.Field[Any], column: Any) -> pa.Field[Any]:  # noqa: A
     )
     if is_declared or not _VECTOR_NAME.search(field.name) or not is_list(kind):
         return field
-    if not pa.types.is_floating(kind.value_type):
+    if not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
         return field
     if pa.types.is_fixed_size_list(kind):
         lengths = {kind.list_size}
@@ -100,8 +102,17 @@ def vector_field(field: pa.Field[Any], column: Any) -> pa.Field[Any]:  # noqa: A
         lengths = {len(values) for values in column if hasattr(values, "__len__")}
     if len(lengths) != 1 or lengths == {0}:
         return field
-    element = kind.value_type if pa.types.is_float16(kind.value_type) else pa.float32()
-    return field.with_type(pa.list_(element, lengths.pop()))
+    return field.with_type(pa.list_(_element_type(kind.value_type, column), lengths.pop()))
+
+
+def _element_type(kind: pa.DataType, vectors: Any) -> pa.DataType:  # noqa: ANN401
+    """Returns the type of the elements of vectors."""
+    if pa.types.is_integer(kind):
+        numbers: Any = pa.array(list(vectors), from_pandas=True).flatten()
+        extremes: Any = pc.min_max(numbers).as_py()
+        is_byte = extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= _MOST_BYTE)
+        return pa.uint8() if is_byte else pa.float32()
+    return kind if pa.types.is_float16(kind) else pa.float32()
 
 
 def refuse_mixed_moments(values: Iterable[object]) -> None:

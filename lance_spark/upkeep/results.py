@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.display import Displayable
 from lance_spark.errors import counted
-from lance_spark.indexes.listing import index_stats, list_indices
+from lance_spark.indexes.listing import list_indices
 
 if TYPE_CHECKING:
     import lance
@@ -115,6 +115,9 @@ class CleanupResult(Displayable):
 class TableStatistics(Displayable):
     """The size of a table's latest version, from its metadata.
 
+    LanceDB's names are keys: `stats["num_rows"]`, `"num_indices"`, `"total_bytes"` of data files
+    and indexes, and `"fragment_stats"`.
+
     Attributes:
         version: The version.
         rows: Number of live rows.
@@ -126,6 +129,9 @@ class TableStatistics(Displayable):
         size_bytes: Known bytes of the data files.
         versions: Number of versions.
         unindexed_rows: Number of rows outside each index, by its name.
+        index_bytes: Known bytes of the indexes.
+        fragment_rows: Live rows of the fragments: `min`, `max`, `mean`, `p25`, `p50`, `p75` and
+            `p99`; 0 without fragments.
 
     Example:
         ```python
@@ -147,12 +153,32 @@ class TableStatistics(Displayable):
     size_bytes: int
     versions: int
     unindexed_rows: Mapping[str, int] = field(default_factory=dict)
+    index_bytes: int = 0
+    fragment_rows: Mapping[str, int] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> object:
+        """Returns a number by LanceDB's name: `stats["num_rows"]`.
+
+        Raises:
+            KeyError: No number has this name.
+        """
+        fragments = {
+            "num_fragments": self.fragments,
+            "num_small_fragments": self.small_fragments,
+            "lengths": dict(self.fragment_rows),
+        }
+        return {
+            "total_bytes": self.size_bytes + self.index_bytes,
+            "num_rows": self.rows,
+            "num_indices": len(self.unindexed_rows),
+            "fragment_stats": fragments,
+        }[name]
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> TableStatistics:
         """Returns the size of a version. Reads only the manifest."""
         fragments = [handle.metadata for handle in dataset.get_fragments()]
-        indexes = {index.name: index_stats(dataset, index.name).num_unindexed_rows for index in list_indices(dataset)}
+        indexes = list_indices(dataset)
         return TableStatistics(
             version=dataset.version,
             rows=sum(fragment.num_rows for fragment in fragments),
@@ -162,7 +188,9 @@ class TableStatistics(Displayable):
             data_files=sum(len(fragment.files) for fragment in fragments),
             size_bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files),
             versions=len(dataset.version_refs()),
-            unindexed_rows=indexes,
+            unindexed_rows={index.name: index.num_unindexed_rows for index in indexes},
+            index_bytes=sum(index.size_bytes or 0 for index in indexes),
+            fragment_rows=_describe_lengths([fragment.num_rows for fragment in fragments]),
         )
 
     @property
@@ -203,6 +231,13 @@ class MaintenanceResult(Displayable):
         """Summary of the result."""
         indexes = f"indexes {', '.join(self.indexes)} optimised" if self.indexes else "no index to optimise"
         return f"{self.compaction.text}; {indexes}; {self.cleanup.text}"
+
+
+def _describe_lengths(lengths: list[int]) -> dict[str, int]:
+    """Returns the least, largest and mean length, and percentiles, as LanceDB has them."""
+    ordered = sorted(lengths) or [0]
+    percentiles = {f"p{share}": ordered[len(ordered) * share // 100] for share in (25, 50, 75, 99)}
+    return {"min": ordered[0], "max": ordered[-1], "mean": sum(ordered) // len(ordered), **percentiles}
 
 
 def _size(size: int) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 class Branch:
     """A branch at its creation.
 
+    LanceDB's names are keys: `branch["parent_branch"]`, which is None for the table's own branch,
+    `"parent_version"` and `"create_at"`, in seconds since 1970.
+
     Attributes:
         name: Name of the branch.
         parent: The branch of its first version; `main` is the table's own branch.
@@ -31,6 +34,18 @@ class Branch:
     parent: str
     parent_version: int
     created_at: datetime
+
+    def __getitem__(self, key: str) -> object:
+        """Returns an attribute by LanceDB's name.
+
+        Raises:
+            KeyError: No attribute has this name.
+        """
+        return {
+            "parent_branch": None if self.parent == MAIN_BRANCH else self.parent,
+            "parent_version": self.parent_version,
+            "create_at": int(self.created_at.timestamp()),
+        }[key]
 
 
 def list_branches(dataset: lance.LanceDataset) -> list[Branch]:
@@ -69,7 +84,7 @@ def create_branch(main: DatasetRef, name: str, from_ref: int | str | None, from_
 def _pin_start(main: DatasetRef, from_ref: int | str | None, from_version: int | None) -> DatasetRef:
     """Pins the version with which a new branch starts."""
     if from_version is None:
-        return main.pin(from_ref, option="from_ref")
+        return main.pin(None if from_ref == MAIN_BRANCH else from_ref, option="from_ref")
     branch = MAIN_BRANCH if from_ref is None else from_ref
     if not isinstance(branch, str):
         raise OptionError("from_ref", from_ref, "the name of a branch, beside from_version")

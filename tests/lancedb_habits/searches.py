@@ -32,10 +32,17 @@ def ids(query: Any) -> list[int]:
     return [row["id"] for row in query.select(["id"]).to_list()]
 
 
-@habit([[0, 1, 2], [0, 1]])
+@habit([[0, 1, 2], [0, 1, 2], [0, 1]])
 def limit_none_returns_all_rows(db: Any, h: Helpers) -> Any:
     table = points(db)
-    return [ids(table.search().limit(None)), ids(table.search().limit(2))]
+    return [ids(table.search().limit(rows)) for rows in (None, -1, 2)]
+
+
+@habit([["id", "a.x", "a.b.y"], ["id", "a.x", "a.b"], ["id", "a"]])
+def to_pandas_flattens_structs(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", [{"id": 1, "a": {"x": 2, "b": {"y": 3}}}])
+    depths: tuple[Any, ...] = (True, 1, None)
+    return [list(table.search().to_pandas(flatten=depth).columns) for depth in depths]
 
 
 @habit(["ValueError", "ValueError", "ValueError"])
@@ -236,6 +243,27 @@ def indexes_are_listed(db: Any, h: Helpers) -> Any:
     indexes, stats = table.list_indices(), table.index_stats("price_idx")
     counts = [stats.num_indexed_rows, stats.num_unindexed_rows, stats["num_indexed_rows"]]
     return [[index.name for index in indexes], [index.columns for index in indexes], *counts]
+
+
+@habit([5, 1, 1, ["str", "datetime", "int"], True, {}, True], jobs="inline")
+def indexes_are_described(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", [{"id": i, "price": 10 * i} for i in range(5)])
+    table.create_scalar_index("price")
+    table.add([{"id": 9, "price": 9}])
+    (index,) = table.list_indices()
+    kinds = [type(value).__name__ for value in (index.index_uuid, index.created_at, index.index_version)]
+    counts = [index.num_indexed_rows, index.num_unindexed_rows, index.num_segments]
+    is_same = index["index_details"] == index.index_details
+    return [*counts, kinds, (index.size_bytes or 0) > 0, index.index_details, is_same]
+
+
+@habit(["ValueError", "ValueError"], jobs="inline")
+def unknown_languages_are_value_errors(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", [{"text": "x"}])
+    return h.errors(
+        lambda: table.create_fts_index("text", language="Klingon"),
+        lambda: table.create_index("text", config=h.names.FTS(language="Klingon")),
+    )
 
 
 @habit(["RuntimeError"], differs="LanceDB returns None for an unknown index, and lance-spark raises an error")

@@ -369,15 +369,95 @@ def vectors_of_several_lengths_are_an_error(db: Any, h: Helpers) -> Any:
     return [errors, len(dropped), filled.to_arrow()["vector"].to_pylist()]
 
 
-@habit(
-    [["float", 2], ["int64", None], ["float", None]],
-    differs="LanceDB makes lists of whole numbers, and lists of Arrow data, vectors of float32, too",
-)
-def lists_of_python_data_become_vectors(db: Any, h: Helpers) -> Any:
-    datas: list[Any] = [
-        [{"vector": [1.0, 2.0]}],
-        [{"vector": [1, 2]}],
-        pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))}),
-    ]
+def _kinds_of_vectors(db: Any, datas: list[Any]) -> Any:
     kinds = [db.create_table(f"t{number}", data).schema.field("vector").type for number, data in enumerate(datas)]
     return [[str(kind.value_type), getattr(kind, "list_size", None)] for kind in kinds]
+
+
+@habit([["float", 2], ["uint8", 2], ["float", 2], ["float", 2]])
+def lists_of_python_data_become_vectors(db: Any, h: Helpers) -> Any:
+    rows = ([1.0, 2.0], [1, 255], [0, 256], [-1, 3])
+    return _kinds_of_vectors(db, [[{"vector": numbers}] for numbers in rows])
+
+
+@habit([["float", None]], differs="LanceDB makes lists of Arrow data vectors of float32, too")
+def lists_of_arrow_data_stay_lists(db: Any, h: Helpers) -> Any:
+    return _kinds_of_vectors(db, [pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))})])
+
+
+@habit([["a", "b"], ["c"], None])
+def list_tables_has_pages(db: Any, h: Helpers) -> Any:
+    for name in ("c", "a", "b"):
+        db.create_table(name, ROWS)
+    first = db.list_tables(limit=2)
+    second = db.list_tables(page_token=first.page_token, limit=2)
+    return [first.tables, second.tables, second.page_token]
+
+
+@habit(0)
+def drop_database_drops_the_tables(db: Any, h: Helpers) -> Any:
+    db.create_table("a", ROWS)
+    db.drop_database()
+    return len(db)
+
+
+@habit([2, {"unit": "cent", "pii": "no"}, {"unit": "euro"}, {"source": "import"}, {"a": "b"}])
+def update_field_metadata_sets_and_removes_keys(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+
+    def metadata() -> dict[str, str]:
+        pairs = (table.schema.field("price").metadata or {}).items()
+        return {key.decode(): value.decode() for key, value in pairs}
+
+    result = table.update_field_metadata({"path": "price", "metadata": {"unit": "cent", "pii": "no"}})
+    states: list[Any] = [result.version, metadata()]
+    table.update_field_metadata({"path": "price", "metadata": {"unit": "euro", "pii": None}})
+    states.append(metadata())
+    table.update_field_metadata({"path": "price", "metadata": {"source": "import"}, "replace": True})
+    states.append(metadata())
+    table.replace_field_metadata("price", {"a": "b"})
+    return [*states, metadata()]
+
+
+@habit([None, 1, "trial"])
+def branches_have_keys(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    trial = table.branches.create("trial", from_ref="main")
+    trial.branches.create("second", from_ref="trial")
+    branches = table.branches.list()
+    return [
+        branches["trial"]["parent_branch"],
+        branches["trial"]["parent_version"],
+        branches["second"]["parent_branch"],
+    ]
+
+
+@habit([6, 0, 2, 2, {"min": 1, "max": 5, "mean": 3, "p25": 1, "p50": 5, "p75": 5, "p99": 5}])
+def stats_have_keys(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.add(ROWS[:1])
+    stats = table.stats()
+    fragments = stats["fragment_stats"]
+    numbers = [fragments["num_fragments"], fragments["num_small_fragments"]]
+    return [stats["num_rows"], stats["num_indices"], *numbers, fragments["lengths"]]
+
+
+@habit([8, [True] * 8])
+def iterators_yield_parts_of_any_form(db: Any, h: Helpers) -> Any:
+    schema = pa.schema({"vector": pa.list_(pa.float32(), 2), "price": pa.float32()})
+    rows = [{"vector": [1, 2], "price": 1}, {"vector": [3.0, 4.0], "price": 2.5}]
+
+    def parts() -> Any:
+        yield rows
+        yield pa.Table.from_pylist(rows, schema=schema)
+
+    table = db.create_table("t", parts(), schema=schema)
+    table.add(parts())
+    return [len(table), [row["vector"] in ([1, 2], [3, 4]) for row in table.to_arrow().to_pylist()]]
+
+
+@habit([["id", "price", "stock"], [[0, None], [1, 7], [2, 8], [3, None], [4, None]]], jobs="spark")
+def merge_adds_columns_by_key(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    table.merge(pa.table({"number": [2, 1], "stock": [8, 7]}), left_on="id", right_on="number")
+    return [table.schema.names, [[row["id"], row["stock"]] for row in table.to_arrow().to_pylist()]]

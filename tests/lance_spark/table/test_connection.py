@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,31 @@ def test_a_default_environment_that_is_none_is_refused(tmp_path: Path):
 def test_a_location_that_is_none_is_refused(uri: object):
     with pytest.raises(OptionError, match="uri"):
         lance_spark.connect(uri)  # type: ignore[arg-type]
+
+
+def test_options_of_new_tables_are_defaults_that_a_call_overrides(tmp_path: Path):
+    options = {"new_table_enable_stable_row_ids": "False", "new_table_data_storage_version": "2.1", "timeout": "60s"}
+    db = lance_spark.connect(tmp_path, storage_options=options, read_consistency_interval=timedelta(0))
+    assert db.storage_options == {"timeout": "60s"}
+    table = db.create_table("t", [{"id": 1}]).to_lance()
+    assert (table.has_stable_row_ids, table.data_storage_version) == (False, "2.1")
+    table = db.create_table("u", [{"id": 1}], enable_stable_row_ids=True, data_storage_version="2.2").to_lance()
+    assert (table.has_stable_row_ids, table.data_storage_version) == (True, "2.2")
+    more = {"new_table_enable_stable_row_ids": "true", "timeout": "5s"}
+    table = db.create_table("w", [{"id": 1}], storage_options=more).to_lance()
+    assert (table.has_stable_row_ids, table.data_storage_version) == (True, "2.1")
+    assert lance_spark.connect(tmp_path).create_table("v", [{"id": 1}]).to_lance().has_stable_row_ids
+    with pytest.raises(OptionError, match="with a namespace"):
+        lance_spark.connect(
+            namespace_client_impl="dir", namespace_client_properties={"root": str(tmp_path)}
+        ).create_table("x", [{"id": 1}], storage_options=more)
+
+
+def test_wrong_options_of_new_tables_are_refused_at_once(tmp_path: Path):
+    with pytest.raises(OptionError, match="true or false"):
+        lance_spark.connect(tmp_path, storage_options={"new_table_enable_stable_row_ids": "yes"})
+    with pytest.raises(OptionError, match="zero or more"):
+        lance_spark.connect(tmp_path, read_consistency_interval=timedelta(-1))
 
 
 def test_an_unknown_keyword_is_an_error_and_not_ignored(tmp_path: Path):
