@@ -9,6 +9,7 @@ A column or a view has a copy of its manifest in its own metadata, and needs no 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -121,7 +122,7 @@ class StoredManifests:
             text = self.objects.get(path)
             if text is not None:  # None: deleted concurrently
                 manifest = Manifest.from_json(text.decode())
-                manifests[_manifest_name(path)] = manifest
+                manifests[manifest_name(path)] = manifest
         return dict(sorted(manifests.items()))
 
     def get(self, name: str) -> Manifest:
@@ -148,32 +149,50 @@ class StoredManifests:
         self.get(name)
         self.objects.delete(_manifest_path(name))
 
-    def default(self, given: Manifest | str | None, spark: SparkSession | None) -> Manifest | None:
-        """Returns the manifest of UDFs without one of their own: as given, else the application's.
 
-        Raises:
-            OptionError: The setting is neither JSON of a manifest nor a name, or a session SET the
-                setting.
-        """
-        if given is not None:
-            return self.get(given) if isinstance(given, str) else given
-        text = None if spark is None else application_setting(spark, DEFAULT_KEY)
-        if not text:
-            return None
-        try:
-            return Manifest.from_json(text) if text.lstrip().startswith("{") else self.get(text)
-        except (UdfDefinitionError, RegistrationError) as error:
-            raise OptionError(DEFAULT_KEY, text[:100], f"JSON of a manifest, or its name ({error})") from error
+def choose_default(
+    given: Manifest | str | None, spark: SparkSession | None, get: Callable[[str], Manifest]
+) -> Manifest | None:
+    """Returns the manifest of UDFs without a manifest: as given, else the application's.
+
+    Args:
+        given: The manifest, or its name.
+        spark: The session with the setting of the application.
+        get: Returns the manifest of a name.
+
+    Raises:
+        OptionError: The setting is neither JSON of a manifest nor a name, or a session SET the
+            setting.
+    """
+    if given is not None:
+        return get(given) if isinstance(given, str) else given
+    text = None if spark is None else application_setting(spark, DEFAULT_KEY)
+    if not text:
+        return None
+    try:
+        return Manifest.from_json(text) if text.lstrip().startswith("{") else get(text)
+    except (UdfDefinitionError, RegistrationError) as error:
+        raise OptionError(DEFAULT_KEY, text[:100], f"JSON of a manifest, or its name ({error})") from error
 
 
 def _manifest_path(name: str) -> str:
+    return f"{_MANIFESTS}/{quote_manifest_name(name)}.json"
+
+
+def quote_manifest_name(name: str) -> str:
+    """Returns the name of a manifest as letters, digits, `_`, `-` and `=`.
+
+    Raises:
+        OptionError: The name is empty or too long.
+    """
     if not isinstance(name, str) or not name.strip():
         raise OptionError("name", name, "the name of a manifest")
     try:
-        return f"{_MANIFESTS}/{quote(name)}.json"
+        return quote(name)
     except ValueError as error:
         raise OptionError("name", name[:100], f"a shorter name ({error})", problem="is too long") from error
 
 
-def _manifest_name(path: str) -> str:
+def manifest_name(path: str) -> str:
+    """Returns the name of a manifest from its path, or from its quoted name."""
     return unquote(path.rpartition("/")[2].removesuffix(".json"))

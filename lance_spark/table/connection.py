@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
-from lance_spark.environments.stored import StoredManifests, archives_beside, capture
+from lance_spark.environments.stored import capture, choose_default
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
@@ -810,7 +810,7 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
     def _default_manifest(self, ref: DatasetRef) -> Manifest | None:
         """Returns the environment of UDFs without a manifest, for a table."""
         spark = self._spark or SparkSession.getActiveSession()
-        return StoredManifests(archives_beside(ref)).default(self._manifest, spark)
+        return choose_default(self._manifest, spark, lambda name: self._tables.find_manifest(name, ref))
 
     def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
         """Returns the table that a SELECT names, with its full name."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from lance_spark.dataset import DatasetRef, branches_of, is_local
-from lance_spark.environments.stored import StoredManifests
+from lance_spark.environments.stored import StoredManifests, archives_beside
 from lance_spark.errors import (
     OptionError,
     TableExistsError,
@@ -18,6 +18,7 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import MOST_NAME_BYTES, open_session
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
+from udf_runtime import Manifest
 
 SUFFIX = ".lance"
 
@@ -154,6 +155,14 @@ class FolderTables:
         """Returns the named manifests of the folder."""
         ref = DatasetRef.at(self.uri, self.storage)
         return StoredManifests.of(ref.uri, ref.storage_options)
+
+    def find_manifest(self, name: str, ref: DatasetRef) -> Manifest:
+        """Returns a manifest for a table of the folder.
+
+        Raises:
+            RegistrationError: No manifest has this name.
+        """
+        return StoredManifests(archives_beside(ref)).get(name)
 
     def namespace_client(self) -> NoReturn:
         """Refused: a folder has no namespaces.

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.environments.stored import StoredManifests
-from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark.environments.stored import StoredManifests, archives_beside
+from lance_spark.errors import OptionError, RegistrationError, TableExistsError, TableNotFoundError
 from lance_spark.lance_compat import load_lance
 from lance_spark.namespaces.access import OWN_PROPERTY, TableAccess, describe, note_access
 from lance_spark.namespaces.client import call, explain, is_code, is_unsupported
 from lance_spark.namespaces.errors import NamespaceError
 from lance_spark.namespaces.reference import NamespaceClientSpec, NamespaceTable
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
+from lance_spark.table.namespace_manifests import NamespaceManifests
+from udf_runtime import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +242,24 @@ class NamespaceTables:
         request = _request("DeregisterTableRequest", id=list(table.table_id))
         self._call("deregister_table", request, f"deregister {table}")
 
-    def manifests(self) -> StoredManifests:
-        """Refused: a namespace has no folder for named manifests.
+    def manifests(self) -> NamespaceManifests:
+        """Returns the named manifests of the namespace."""
+        return NamespaceManifests(self)
+
+    def find_manifest(self, name: str, ref: DatasetRef) -> Manifest:
+        """Returns a manifest for a table: of the namespace, else of the folder of the table.
 
         Raises:
-            UnsupportedOperationError: Always.
+            RegistrationError: No manifest has this name.
+            NamespaceError: The service does not answer, or refuses.
         """
-        raise UnsupportedOperationError(
-            f"{self.client.subject} has no folder for named manifests. Pass the Manifest itself: "
-            "connect(..., default_manifest=manifest), or a UDF with a manifest."
-        )
+        try:
+            return self.manifests().get(name)
+        except RegistrationError:
+            stored = StoredManifests(archives_beside(ref))
+            if name not in stored.all():
+                raise
+            return stored.get(name)
 
     def namespace_client(self) -> NamespaceTables:
         """Returns the tables for the operations on namespaces."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,18 @@ from lance.namespace import CreateTableRequest, DescribeTableRequest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import Connection, chunker, udf
-from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark import Connection, Manifest, chunker, udf
+from lance_spark.errors import (
+    OptionError,
+    RegistrationError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
 from lance_spark.namespaces.reference import NAMESPACE_OPTION
+from lance_spark.table.namespaces import NamespaceTables
 from tests.lance_spark.namespaces.conftest import SECRET, Rest
+from udf_runtime.environments.manifest import Archive
 
 
 @udf(data_type=pa.int64(), version="1")
@@ -48,6 +57,57 @@ def test_namespaces_are_created_listed_described_and_dropped(db: Connection, spa
         db.create_namespace([*space, "inner"])
     db.drop_namespace([*space, "inner"])
     assert db.list_namespaces(space) == []
+
+
+def test_named_manifests_are_properties_of_the_namespace(db: Connection, rest: Rest, space: list[str]):
+    first = Manifest.create_pip("first").env_vars({"KEY": "1"}).build()
+    db.define_manifest("of $ all/tables", Manifest.create_pip("zeroth").build())
+    db.define_manifest("of $ all/tables", first)
+    db.define_manifest("second", Manifest.create_pip("second").build())
+    assert rest.connect().list_manifests() == {"of $ all/tables": first, "second": db.get_manifest("second")}
+    other = lance_spark.connect(
+        namespace_client_impl="rest", namespace_client_properties=rest.properties, default_manifest="of $ all/tables"
+    )
+    table = other.create_table("t", ROWS, namespace=space)
+    table.add_columns({"double": double})
+    db.delete_manifest("of $ all/tables")
+    assert table.get_manifest("double") == first
+    with pytest.raises(RegistrationError, match=r"'of . all/tables'.*Manifests: 'second'"):
+        table.add_columns({"again": (double, ["id"])})
+    with pytest.raises(RegistrationError, match="No manifest has the name 'none'"):
+        db.delete_manifest("none")
+    db.delete_manifest("second")
+    assert db.list_manifests() == {}
+    with pytest.raises(OptionError, match="a namespace stores none"):
+        db.define_manifest(
+            "local", dataclasses.replace(first, archives=(Archive(sha256="0" * 64, size=1, role="workspace"),))
+        )
+    with pytest.raises(UnsupportedOperationError, match="no folder for archives"):
+        db.capture_local_environment("local")
+
+
+def test_a_manifest_beside_a_table_is_found_where_a_namespace_keeps_none(
+    db: Connection, rest: Rest, space: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The adapter of Glue has no namespaces in namespaces."""
+    beside = Manifest.create_pip("beside").env_vars({"KEY": "1"}).build()
+    db.create_table("t", ROWS, namespace=space)
+
+    monkeypatch.setattr(NamespaceTables, "describe_namespace", refuse_unsupported)
+    monkeypatch.setattr(NamespaceTables, "create_namespace", refuse_unsupported)
+    with pytest.raises(UnsupportedOperationError, match="Pass the Manifest itself"):
+        db.define_manifest("beside", beside)
+    lance_spark.connect(db.open_table("t", namespace=space).uri).define_manifest("beside", beside)
+    other = lance_spark.connect(
+        namespace_client_impl="rest", namespace_client_properties=rest.properties, default_manifest="beside"
+    )
+    table = other.open_table("t", namespace=space)
+    table.add_columns({"double": double})
+    assert table.get_manifest("double") == beside
+
+
+def refuse_unsupported(*_: object) -> None:
+    raise UnsupportedOperationError("The implementation lacks the operation.")
 
 
 def test_tables_of_a_nested_namespace(db: Connection, space: list[str]):
