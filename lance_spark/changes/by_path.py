@@ -70,6 +70,7 @@ def feed_of(last: DatasetRef, options: ChangeOptions) -> tuple[ChangeFeed, Struc
         with_row_id=options.with_row_id,
         as_updates=options.computeupdates,
         describes=options.change_feed,
+        ready_columns=options.ready_columns,
     )
 
 

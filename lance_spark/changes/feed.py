@@ -13,6 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from lance_spark.changes.plan import StepPart
+from lance_spark.changes.ready_rows import ReadyColumns
 from lance_spark.changes.rows import CHANGE_TYPES, ChangedRows, ChangeType, RowFinder, RowQuery, VersionRows
 from lance_spark.changes.steps import FeedStep
 from lance_spark.dataset import DatasetRef
@@ -46,6 +47,7 @@ class ChangeFeed:
         as_updates: Whether changed rows are updates; otherwise deletes and inserts.
         describes: Whether the feed has the columns of the change, its version and its time.
         kinds: The kinds of changes to read.
+        ready: Columns that make a new row ready; None reads a row when the row is inserted.
     """
 
     columns: tuple[str, ...]
@@ -55,6 +57,7 @@ class ChangeFeed:
     as_updates: bool = True
     describes: bool = True
     kinds: tuple[ChangeType, ...] = CHANGE_TYPES
+    ready: ReadyColumns | None = None
 
     @property
     def compared(self) -> tuple[str, ...] | None:
@@ -63,13 +66,18 @@ class ChangeFeed:
         The filter may use any column. A new row is new regardless of its values.
         """
         if not self.describes:
-            return ()
+            return () if self.ready is None else self.ready.names
         return self.columns if self.filter is None else None
 
     @property
     def query(self) -> RowQuery:
         """The changes to find."""
-        return RowQuery(columns=self.columns, filter=self.filter, kinds=self.kinds)
+        return RowQuery(columns=self.columns, filter=self.filter, kinds=self.kinds, ready=self.ready)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that every version of a stream must have."""
+        return self.columns if self.ready is None else (*self.columns, *self.ready.names)
 
     def batches(self, parts: Sequence[StepPart], schema: StructType) -> Iterator[pa.RecordBatch]:
         """Yields the changed rows of parts, in the Arrow types of Spark. Runs on an executor.
@@ -145,12 +153,14 @@ def make_feed(
     with_row_id: bool,
     as_updates: bool,
     describes: bool,
+    ready_columns: tuple[str, ...] | None = None,
 ) -> tuple[ChangeFeed, StructType]:
     """Returns the feed with the columns of a version, and its columns in Spark. Runs on the driver.
 
     Raises:
         ColumnNotFoundError, FilterError, UnsupportedTypeError: As in a plain load.
-        OptionError: A column has the name of a column of the feed.
+        OptionError: A column has the name of a column of the feed, or the ready columns belong to
+            several UDFs.
     """
     dataset = ref.open()
     options = ReadOptions(path=ref.uri, columns=columns, with_row_id=with_row_id, blob_handling="bytes")
@@ -169,6 +179,7 @@ def make_feed(
         as_updates=as_updates,
         describes=describes,
         kinds=CHANGE_TYPES if describes else ("insert",),
+        ready=None if ready_columns is None else ReadyColumns.of(dataset, ready_columns),
     )
     return feed, StructType([*spark_fields, *(_CHANGE_FIELDS if describes else ())])
 

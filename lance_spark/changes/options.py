@@ -31,6 +31,7 @@ STREAM_OPTIONS = (
     "maxversionspertrigger",
     "maxrowspertrigger",
     "maxbytespertrigger",
+    "ready_columns",
 )
 """Options by which a read without a change feed is a stream."""
 
@@ -115,6 +116,12 @@ class ChangeOptions:
     blob_handling: Literal["bytes"] = option_field(
         parse_one_of("bytes"), "bytes", "Form of a blob column: the bytes.", default="bytes"
     )
+    ready_columns: tuple[str, ...] | None = option_field(
+        parse_names,
+        "column names, comma-separated or as a JSON array",
+        "Columns that a UDF computes. A stream of new rows reads a row in the version in which all of these columns "
+        "have a value or are computed as NULL.",
+    )
     maxversionspertrigger: int | None = option_field(
         parse_positive,
         "a number of versions, 1 or more",
@@ -173,6 +180,8 @@ class ChangeOptions:
         """
         for name in _BATCH_ONLY:
             self._refuse(name, "an option of reads that end: a stream continues, change by change")
+        if self.change_feed:
+            self._refuse("ready_columns", "an option of streams of new rows, without change_feed")
 
     def check_columns(self, names: Collection[str]) -> None:
         """Checks that the columns of a read include those of a change feed.

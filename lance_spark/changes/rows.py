@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lance_spark.changes.plan import StepPart, compared_fields
+from lance_spark.changes.ready_rows import ReadyColumns, ready_files, ready_rows
 from lance_spark.changes.steps import FeedStep
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.rebase.row_origins import Origin
+from lance_spark.rebase.row_origins import FragmentOrigins, Origin
 from lance_spark.rebase.source_changes import SourceChanges, live_offsets
 from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, offsets_of
@@ -55,17 +56,20 @@ class RowQuery:
         columns: Names of the compared columns. A column that a version lacks is NULL.
         filter: Filter in Lance SQL, or None.
         kinds: The kinds of changes.
+        ready: Columns that make a new row ready; None finds a row when the row is inserted.
     """
 
     columns: tuple[str, ...]
     filter: str | None = None
     kinds: Collection[ChangeType] = CHANGE_TYPES
+    ready: ReadyColumns | None = None
 
 
 class VersionRows:
     """The rows of a version. Belongs to one thread."""
 
     def __init__(self, ref: DatasetRef, filter: str | None = None) -> None:
+        self.ref = ref
         self.dataset = ref.open()
         self.rows = SnapshotRows(self.dataset)
         self._filter = filter
@@ -76,13 +80,14 @@ class VersionRows:
 
     def restrict(self, fragment_id: int, rows: RowSet) -> RowSet:
         """Returns the subset of rows that match the filter."""
-        return rows & self._matches(fragment_id, self._filter) if rows and self._filter is not None else rows
+        return rows & self.matching(fragment_id, self._filter) if rows and self._filter is not None else rows
 
     def present(self, fragment_id: int, column: str) -> RowSet:
         """Returns the rows with a value in a column."""
-        return self._matches(fragment_id, f"{quote_identifier(column)} IS NOT NULL")
+        return self.matching(fragment_id, f"{quote_identifier(column)} IS NOT NULL")
 
-    def _matches(self, fragment_id: int, condition: str | None) -> RowSet:
+    def matching(self, fragment_id: int, condition: str | None) -> RowSet:
+        """Returns the rows that match a condition in Lance SQL."""
         fragment = self.rows.existing_fragment(fragment_id)
         # A scalar index may miss rows of another version.
         addresses = matching_addresses(self.dataset, [fragment], condition, use_index=False)
@@ -117,16 +122,45 @@ class RowFinder:
                     yield ChangedRows(kind="delete", is_new=False, fragment_id=fragment_id, rows=rows)
 
     def _appended(self, fragment_id: int) -> Iterator[ChangedRows]:
-        yield self._inserts(fragment_id, self.after.live(fragment_id))
+        ready = self._query.ready
+        rows = self.after.live(fragment_id) if ready is None else ready_rows(self.after, fragment_id, ready).rows
+        yield self._inserts(fragment_id, rows)
 
     def _of_new(self, fragment_id: int) -> Iterator[ChangedRows]:
         """Yields the changes of a fragment of the new version, except deletes."""
         origins = self._source.origins(fragment_id)
+        if self._query.ready is not None:
+            yield self._inserts(fragment_id, self._become_ready(fragment_id, origins, self._query.ready))
+            return
         if "insert" in self._query.kinds:
             yield self._inserts(fragment_id, self.after.live(fragment_id) - origins.known)
         if tuple(self._query.kinds) != _INSERTS:
             for origin in origins.origins:
                 yield from self._of_kept(fragment_id, origin)
+
+    def _become_ready(self, fragment_id: int, origins: FragmentOrigins, columns: ReadyColumns) -> RowSet:
+        """Returns the rows of a fragment that are ready in the new version only."""
+        candidates = [origin for origin in origins.origins if not self._has_same_files(fragment_id, origin, columns)]
+        inserted_rows = self.after.live(fragment_id) - origins.known
+        if not candidates and not inserted_rows:
+            return inserted_rows
+        ready = ready_rows(self.after, fragment_id, columns)
+        rows = ready.rows & inserted_rows
+        for origin in candidates:
+            new_rows = ready.new & RowSet.of(origin.mapping.new)
+            if new_rows:
+                old_rows = ready_rows(self._old, origin.fragment.id, columns).rows
+                rows |= new_rows - RowSet.of(origin.mapping.new[_mask(old_rows, origin.mapping.old)])
+        return rows
+
+    def _has_same_files(self, fragment_id: int, origin: Origin, columns: ReadyColumns) -> bool:
+        """Tells whether a new fragment has the rows of an old fragment with their files."""
+        fragment = self.after.rows.existing_fragment(fragment_id).metadata
+        before, after = (
+            ready_files(version, metadata, columns)
+            for version, metadata in ((self._old, origin.fragment), (self.after, fragment))
+        )
+        return origin.fragment.id == fragment_id and before == after
 
     def _inserts(self, fragment_id: int, rows: RowSet) -> ChangedRows:
         matching = self.after.restrict(fragment_id, rows)

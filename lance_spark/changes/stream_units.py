@@ -161,6 +161,8 @@ class UnitPlanner:
         if before is not None:
             self._refuse_lost_columns(before, after)
             self._refuse_overwrite(after)
+            if self._feed.ready is not None and operation_of(after) == "Rewrite":
+                return []  # a compaction makes no row ready
         parts = list(plan_parts(FeedStep.of(before, after), self._feed.compared))
         if not self._feed.describes:
             return _by_fragment(part for part in parts if part.new_ids)
@@ -170,7 +172,7 @@ class UnitPlanner:
 
     def _refuse_lost_columns(self, before: DatasetRef, after: DatasetRef) -> None:
         lost = {*before.open().schema.names} - {*after.open().schema.names}
-        columns = [name for name in self._feed.columns if name in lost]
+        columns = [name for name in dict.fromkeys(self._feed.needed) if name in lost]
         if columns:
             raise ChangeFeedError(
                 f"Version {after.version} of {after.uri} has no column {', '.join(columns)}, a column of the stream. "

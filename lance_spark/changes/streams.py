@@ -268,7 +268,7 @@ def _feed_of_schema(ref: DatasetRef, options: ChangeOptions, schema: StructType)
     dataset = ref.open()
     own_names = (ROW_ID,) * options.with_row_id + (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) * options.change_feed
     names = tuple(name for name in schema.names if name not in own_names)
-    lost = [name for name in names if name not in dataset.schema.names]
+    lost = [name for name in (*names, *(options.ready_columns or ())) if name not in dataset.schema.names]
     if lost:
         raise ChangeFeedError(
             f"The table {ref.uri} has no column {', '.join(lost)} any more, a column of the stream. Load the stream "

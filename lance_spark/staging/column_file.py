@@ -32,6 +32,7 @@ from lance_spark.staging.area import OPEN_FILES, Staging
 from lance_spark.staging.attempt import Attempt
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.null_marks import NullMarks
 from lance_spark.types.fields import requested_columns
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class ColumnFile:
     def is_small(self) -> bool:
         """Whether the file may be finished behind the next rows."""
         return self._written_bytes <= _CLOSED_BEHIND_BYTES
+
+    def mark_nulls(self, marks: NullMarks) -> None:
+        """Notes the rows computed as NULL in the metadata of the file."""
+        self._file.add_metadata(marks.metadata)
 
     def close(self) -> FragmentColumns:
         """Fills the remaining rows and finishes the file."""

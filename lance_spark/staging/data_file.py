@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -63,6 +64,11 @@ class StagedFile:
         """Writes rows; their buffers must be aligned, since Lance panics otherwise."""
         with refusals_as_errors(self._uri):
             self._writer.write_batch(from_start(batch if self._blobs is None else self._blobs.encode(batch)))
+
+    def add_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Adds metadata to the file."""
+        for name, text in metadata.items():
+            self._writer.add_schema_metadata(name, text)
 
     def close(self) -> int:
         """Finishes the file, moves the file to `name`, and returns its number of rows.

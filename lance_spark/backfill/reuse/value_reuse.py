@@ -72,9 +72,14 @@ class CheckpointPiece:
 
 @dataclass(slots=True)
 class ReusedValues:
-    """Rows of a fragment without a call, and the pieces with their values."""
+    """Rows of a fragment without a call, and the pieces with their values.
+
+    Attributes:
+        recorded: Subset of `rows` with values that an earlier commit recorded.
+    """
 
     rows: RowSet = field(default_factory=RowSet.empty)
+    recorded: RowSet = field(default_factory=RowSet.empty)
     pieces: list[CheckpointPiece | FilePiece] = field(default_factory=list)
     held_bytes: int = 0
 
@@ -192,8 +197,11 @@ class ValueFinder:
         any_job: bool,
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
+        recorded_files = {record.target_file for record in self._context.records.of(fragment.id)} if missing else ()
         for file, computed in self._serving_files(fragment, any_job=any_job) if missing else ():
-            missing -= self._reuse_file(reused, file, computed, moved, missing)
+            rows = self._reuse_file(reused, file, computed, moved, missing)
+            reused.recorded |= rows if file in recorded_files else RowSet.empty()
+            missing -= rows
             if not missing:
                 break
         source = source_of(self._spec, fragment)

@@ -47,6 +47,7 @@ from lance_spark.rows.merge import (
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
+from lance_spark.staging.null_marks import NullMarks
 from lance_spark.types import LengthEnforcer
 
 if TYPE_CHECKING:
@@ -100,7 +101,8 @@ class SelectedRows:
         """Returns the rows before a row, without the pieces of their values."""
         span = RowSet.span(0, stop)
         rows = {field.name: getattr(self, field.name) & span for field in fields(self) if field.name != "served"}
-        return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
+        served = ReusedValues(rows=self.served.rows & span, recorded=self.served.recorded & span)
+        return SelectedRows(served=served, **rows)
 
 
 FinishOutcome: TypeAlias = "Callable[[RangeOutcome], RangeOutcome]"
@@ -143,6 +145,7 @@ class RangeRun(ABC):
         self._counts = RowCounts()
         self._selection: Selection | None = None
         self._nulls = RowSet.empty()
+        self._recorded = RowSet.empty()
         self._done = work.done
         self._has_inherited = False
         self._has_refreshed = False
@@ -277,7 +280,8 @@ class RangeRun(ABC):
         """Streams a whole fragment into its column file, range by range."""
         spec, writes = self._spec, Writes(self._writer)
         file: ColumnFile | None = None
-        computed, self._nulls, self._written_bytes = RowSet.empty(), RowSet.empty(), 0
+        computed, self._written_bytes = RowSet.empty(), 0
+        self._nulls = self._recorded = RowSet.empty()
         try:
             for part in self._parts(selection):
                 if not part.rows:
@@ -289,6 +293,7 @@ class RangeRun(ABC):
                     self._discard(file)
                     return self._complete(outcome)
                 computed |= part.served.rows | part.todo
+                self._recorded |= part.served.recorded
             failed = self._computation.failed
             if file is None:
                 return self._end_without_file()
@@ -312,14 +317,17 @@ class RangeRun(ABC):
         """Finishes the column file in the writing thread."""
         try:
             writes.join()
+            rows = self._known_rows(computed, failed | (file.given - computed))
             with self._computation.timed("write"):
+                # Readers of versions already know the recorded rows.
+                new_nulls = rows.nulls - self._done.nulls - self._recorded
+                file.mark_nulls(NullMarks(rows=rows.nulls, new=new_nulls))
                 closed_file = file.close()
         except BaseException:
             self._files.end_attempt()
             file.discard()
             raise
-        failed |= file.given - computed
-        return self.finish(self._finish(closed_file.staged, computed, self._nulls, failed))
+        return self.finish(self._finish(closed_file.staged, rows))
 
     def _complete(self, outcome: RangeOutcome) -> Future[RangeOutcome]:
         """Returns an outcome without pending writes."""
@@ -440,18 +448,21 @@ class RangeRun(ABC):
         rows = FragmentRows(computed=self._done.computed, nulls=self._done.nulls)
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
-    def _finish(self, file: StagedColumns, computed: RowSet, nulls: RowSet, failed: RowSet) -> RangeOutcome:
-        """Returns the outcome of a fragment with a finished file."""
-        self._computation.errors.write()
-        spec, before = self._spec, self._done
+    def _known_rows(self, computed: RowSet, failed: RowSet) -> FragmentRows:
+        """Returns the known results of a fragment after its file."""
+        before = self._done
         computed -= failed
-        rows = FragmentRows(
+        return FragmentRows(
             computed=(before.computed - failed) | computed,
-            nulls=(before.nulls - computed - failed) | (nulls - failed),
+            nulls=(before.nulls - computed - failed) | (self._nulls - failed),
             failed=failed,
             # Finished rows that match the filter belong to the resumed jobs.
-            own=computed if spec.where is None else computed | before.skip,
+            own=computed if self._spec.where is None else computed | before.skip,
         )
+
+    def _finish(self, file: StagedColumns, rows: FragmentRows) -> RangeOutcome:
+        """Returns the outcome of a fragment with a finished file."""
+        self._computation.errors.write()
         return replace(self._outcome(), file=file.name, file_bytes=file.size_bytes, rows=rows, complete=True)
 
     def _outcome(self) -> RangeOutcome:

@@ -22,6 +22,7 @@ from pyspark.sql.streaming import StreamingQuery
 import lance_spark
 from lance_spark import OptionError, Table, stream_lag
 from tests.lance_spark.changes.histories import STEPS, History, changes_in
+from udf_runtime import udf
 
 pytestmark = pytest.mark.spark
 
@@ -285,3 +286,20 @@ def test_streams_over_a_random_history_give_each_change_once(
     for (_, kind, values), times in later.items():
         inserts[values] += times if kind == "insert" else 0
     assert read_rows == snapshot + inserts
+
+
+@pytest.mark.long
+def test_a_query_with_ready_columns_reads_a_row_when_it_is_computed(
+    spark: SparkSession, db: lance_spark.Connection, table: Table, tmp_path: Path
+) -> None:
+    def odd(id: int) -> int | None:
+        return id if id % 2 else None
+
+    table.add_columns({"odd": udf(odd, data_type=pa.int64(), version="1")})
+    copy = Copy(spark, table, tmp_path, {"ready_columns": "odd"})
+    table.backfill("odd", where="id < 5")
+    assert sorted(row.id for row in copy.run()) == list(range(5))
+    table.backfill("odd")
+    table.compact_files()
+    assert sorted((row.id, row.odd) for row in copy.run() if row.id % 2) == [(i, i) for i in range(1, 30, 2)]
+    assert len(copy.run()) == 30 and copy.batches == []

@@ -76,7 +76,8 @@ final class LanceSource {
           "startingboundinclusive",
           "maxversionspertrigger",
           "maxrowspertrigger",
-          "maxbytespertrigger");
+          "maxbytespertrigger",
+          "ready_columns");
 
   /**
    * Latest versions of tables, pinned per query. Spark shares a tracker between a query and its
