@@ -2,6 +2,8 @@ package lancespark;
 
 import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.Changelog;
+import org.apache.spark.sql.connector.catalog.ChangelogContext;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableContext;
@@ -42,5 +44,18 @@ public class LanceCatalog extends AbstractLanceCatalog {
               }
             });
     return load(identifier, arguments);
+  }
+
+  /** Names the options of `spark.read.option("columns", ..).changes(..)` to select the columns. */
+  @Override
+  public Set<String> changelogStateOptionKeys() {
+    return LanceChangelog.STATE_OPTIONS;
+  }
+
+  @Override
+  public Changelog loadChangelog(
+      Identifier identifier, ChangelogContext context, CaseInsensitiveStringMap options)
+      throws NoSuchTableException {
+    return LanceChangelog.of(this, identifier, context, options);
   }
 }
