@@ -11,7 +11,6 @@ import dataclasses
 import json
 import logging
 import os
-import socket
 import threading
 import time
 import warnings
@@ -35,7 +34,7 @@ from lance_spark.metrics import record_job
 from lance_spark.objects import objects_beside
 from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.area import is_id
-from lance_spark.staging.processes import find_process_start, is_running
+from lance_spark.staging.processes import has_ended, is_of_this_machine, this_owner
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
 
@@ -130,12 +129,12 @@ _DAMAGE = (ValueError, OverflowError, ArithmeticError)
 _MEASURED_ROWS = ("computed", "from_checkpoint", "skipped", "failed", "carried", "recomputed", "nulled")
 
 _DEAD_AFTER_S = 90.0
-"""Seconds without a heartbeat until the driver of another machine counts as dead."""
+"""Seconds without a heartbeat until the driver of another machine or container counts as dead."""
 
 
 def this_process() -> str:
     """Returns the identity of this process as JSON, unique even if its number is reused."""
-    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": find_process_start(os.getpid())})
+    return json.dumps(this_owner())
 
 
 class JobHistory:
@@ -325,15 +324,14 @@ class JobHistory:
 
     @staticmethod
     def _is_alive(record: JobRecord) -> bool:
-        if record.driver.host == socket.gethostname():
+        if is_of_this_machine(dataclasses.asdict(record.driver)):
             return not is_gone(record.driver)
         return time.time() - record.updated_at.timestamp() < _DEAD_AFTER_S
 
 
 def is_gone(process: DriverProcess) -> bool:
-    """Tells whether a process of this machine has ended. Of another machine, nothing is known."""
-    is_here = process.host == socket.gethostname()
-    return is_here and not (is_running(process.pid) and find_process_start(process.pid) == process.started)
+    """Tells whether a process of this machine, boot and container has certainly ended."""
+    return has_ended(dataclasses.asdict(process))
 
 
 def _measure(record: JobRecord) -> None:

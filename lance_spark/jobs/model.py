@@ -443,11 +443,17 @@ class DriverProcess:
         pid: Number of the process.
         started: Start of the process by the clock of the kernel; None if the system has no such
             clock.
+        boot: Id of the machine's boot; None if the system has no such id, and in records of
+            earlier releases.
+        pid_namespace: The container of the process: its namespace of process numbers. None as
+            for `boot`.
     """
 
     host: str
     pid: int
     started: str | None
+    boot: str | None = None
+    pid_namespace: str | None = None
 
     @staticmethod
     def from_json(text: str) -> DriverProcess:
@@ -457,7 +463,9 @@ class DriverProcess:
             ValueError: The text describes no process.
         """
         values = load_object(text, {"host": str, "pid": int, "started": (str, type(None))})
-        process = DriverProcess(**{name: values[name] for name in DriverProcess.__dataclass_fields__})
+        machine = {name: values.get(name) for name in ("boot", "pid_namespace")}
+        check_fields(machine, dict.fromkeys(machine, (str, type(None))))
+        process = DriverProcess(host=values["host"], pid=values["pid"], started=values["started"], **machine)
         if not 0 < process.pid < _PROCESS_NUMBERS:
             raise ValueError(f"{process.pid} is no number of a process")
         return process

@@ -45,13 +45,19 @@ def has_ended(owner: Mapping[str, object]) -> bool:
     Raises:
         OverflowError: The number of the process is too large.
     """
-    present, pid = this_owner(), owner["pid"]
-    if not isinstance(pid, int) or any(name not in owner or owner[name] != present[name] for name in _MACHINE):
+    pid = owner["pid"]
+    if not isinstance(pid, int) or not is_of_this_machine(owner):
         return False
     starts = (find_process_start(pid), owner.get("started"))
     # A later process may have the number.
     is_later = None not in starts and starts[0] != starts[1]
-    return is_later or not is_running(pid)
+    return is_later or _is_zombie(pid) or not is_running(pid)
+
+
+def is_of_this_machine(owner: Mapping[str, object]) -> bool:
+    """Tells whether the process of a marker belongs to this machine, boot and container."""
+    present = this_owner()
+    return all(name in owner and owner[name] == present[name] for name in _MACHINE)
 
 
 def is_running(pid: int) -> bool:
@@ -65,10 +71,22 @@ def is_running(pid: int) -> bool:
 
 def find_process_start(pid: int) -> str | None:
     """Returns the start of a process of this machine, by its kernel's count; None if unknown."""
+    fields = _read_status(pid)
+    return None if not fields or fields[0] == "Z" else fields[19]
+
+
+def _is_zombie(pid: int) -> bool:
+    """Tells whether a process has ended, while its parent has not yet asked for the end."""
+    fields = _read_status(pid)
+    # The main thread alone may have ended.
+    return fields[:1] == ["Z"] and int(fields[17]) <= 1
+
+
+def _read_status(pid: int) -> list[str]:
+    """Returns the kernel's fields of a process after its name; none if unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             # The name, in parentheses, may hold any character; the fields after the name may not.
-            fields = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
+        return []

@@ -24,7 +24,6 @@ import pyarrow as pa
 from lance.commit import CommitConflictError
 
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.jobs import history
 from lance_spark.jobs.progress import Progress
 from lance_spark.objects import LanceObjects
 from lance_spark.staging import processes
@@ -242,7 +241,7 @@ def points(*, spark: bool = False) -> Iterator[None]:
             patch.object(lance.LanceDataset, "commit", _committing(lance.LanceDataset.commit)),
             *(patch.object(LanceObjects, name, _alive(getattr(LanceObjects, name))) for name in _WRITES),
             patch("os.getpid", _own_pid(processes.os.getpid)),
-            *(patch.object(module, "is_running", _is_running(processes.is_running)) for module in (processes, history)),
+            patch.object(processes, "is_running", _is_running(processes.is_running)),
         ):
             stack.enter_context(replaced)
         if not spark:
