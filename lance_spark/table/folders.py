@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -13,14 +14,18 @@ from lance_spark.errors import (
     OptionError,
     TableExistsError,
     TableNotFoundError,
-    TableUnreadableError,
     UnsupportedOperationError,
 )
-from lance_spark.objects import MOST_NAME_BYTES, open_session
+from lance_spark.objects import MOST_NAME_BYTES, LanceObjects, open_session
+from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from udf_runtime import Manifest
 
 SUFFIX = ".lance"
+_MANIFEST = re.compile(r"[0-9]+\.manifest")
+"""Name of the manifest of a version."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]+")
 
 
 def table_uri(folder: str, name: str) -> str:
@@ -76,9 +81,15 @@ class FolderTables:
         return bool(listing.common_prefixes or listing.objects)
 
     def names(self, namespace: Sequence[str]) -> list[str]:
-        """Returns the sorted names of all tables."""
+        """Returns the sorted names of all tables.
+
+        A folder is a table if it has a manifest, readable or not. One listing finds the folders, at
+        a request per 1,000 names, and a request per folder looks for manifests. No table is opened.
+        """
         _refuse_namespace(namespace)
-        return sorted(name for name in self._list_folders() if self._is_there(name))
+        folders = self._list_folders()
+        are_tables = in_parallel(self.uri, self._has_manifest, folders)
+        return sorted(name for name, is_table in zip(folders, are_tables, strict=True) if is_table)
 
     def lookup(self, name: str, namespace: Sequence[str]) -> DatasetRef | None:
         """Returns a table; None without a version at its location."""
@@ -177,7 +188,7 @@ class FolderTables:
 
     def _suggest_tables(self, name: str) -> str:
         """Returns the hint of an error about a table that does not exist."""
-        if name.endswith(SUFFIX) and self._is_there(name.removesuffix(SUFFIX)):
+        if name.endswith(SUFFIX) and self._has_manifest(name.removesuffix(SUFFIX)):
             return f"Leave out the suffix: open_table({name.removesuffix(SUFFIX)!r})."
         place = f"{self.uri}/{name}"
         if DatasetRef.at(place, self.storage).exists():
@@ -200,11 +211,26 @@ class FolderTables:
             f"lance_spark.open_table({self.uri!r})."
         )
 
-    def _is_there(self, name: str) -> bool:
+    def _has_manifest(self, name: str) -> bool:
+        """Tells whether the folder of a name has a manifest, or cannot be read."""
         try:
-            return DatasetRef.at(f"{self.uri}/{name}{SUFFIX}", self.storage).exists()
-        except TableUnreadableError:
+            return any(map(_MANIFEST.fullmatch, self._list_version_files(f"{name}{SUFFIX}")))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
             return True
+
+    def _list_version_files(self, folder: str) -> Collection[str]:
+        if is_local(self.uri):
+            return os.listdir(f"{self.uri}/{folder}/_versions")
+        if _PLAIN_NAME.fullmatch(folder):
+            return self._objects.list_names(f"{folder}/_versions")
+        # A session escapes other characters of a path once more, but not of its own location.
+        return LanceObjects(f"{self.uri}/{folder}", self._objects.storage_options).list_names("_versions")
+
+    @property
+    def _objects(self) -> LanceObjects:
+        return LanceObjects(self.uri, tuple(sorted(self.storage.items())))
 
     def _list_folders(self) -> list[str]:
         if is_local(self.uri):
@@ -218,7 +244,7 @@ class FolderTables:
         return [entry.removesuffix(SUFFIX) for entry in folders if entry.rstrip("/").endswith(SUFFIX)]
 
     def _list_entries(self) -> Any:  # noqa: ANN401 - a class of pylance without types
-        return open_session(self.uri, tuple(sorted(self.storage.items()))).list_with_delimiter("")
+        return open_session(self.uri, self._objects.storage_options).list_with_delimiter("")
 
 
 def _refuse_namespace(namespace: Sequence[str]) -> None:

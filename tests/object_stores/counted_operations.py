@@ -262,6 +262,7 @@ OPERATIONS: dict[str, CountedOperation] = {
         act=lambda remote: remote.backfill_dataframe(remote.read(with_row_address="true"), "n1"),
         peer=add_column_with_pylance,
     ),
+    "table_names": CountedOperation(act=lambda remote: remote.db.table_names()),
     "add_columns": CountedOperation(act=lambda remote: remote.table.add_columns({"letters": make_letters()})),
     "plan_backfill": CountedOperation(act=lambda remote: remote.table.plan_backfill("letters")),
     "first backfill": CountedOperation(

@@ -46,3 +46,19 @@ def test_no_table_is_made_among_objects_of_others(store: Store):
         assert place.objects() == [name]
         objects.delete(name)
     assert db.create_table("t", ROWS).to_arrow() == ROWS
+
+
+def test_names_of_tables_are_listed_without_opening_a_table(store: Store):
+    place = store.place()
+    db = lance_spark.connect(place.folder, storage_options=place.storage)
+    assert db.table_names() == []
+    names = ["a b", "per cent %", "t", "wörter"]
+    for name in names:
+        db.create_table(name, ROWS)
+    objects = LanceObjects(place.folder, tuple(sorted(place.storage.items())))
+    objects.put("half.lance/data/1.lance", b"of a killed write")
+    objects.put("notes.lance/_versions/1.txt", b"of others")
+    objects.put("damaged.lance/_versions/1.manifest", b"no manifest")
+    assert db.table_names() == ["a b", "damaged", "per cent %", "t", "wörter"]
+    db.drop_table("t")
+    assert "t" not in db.table_names()

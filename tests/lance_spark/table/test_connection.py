@@ -296,6 +296,9 @@ def test_names_are_sorted_and_folders_without_a_version_are_no_tables(db: Connec
     for name in ("b", "a", "ü"):
         db.create_table(name, ROWS)
     os.makedirs(f"{folder}/half.lance/data")
+    os.makedirs(f"{folder}/empty.lance/_versions")
+    os.makedirs(f"{folder}/notes.lance/_versions")
+    Path(folder, "notes.lance", "_versions", "1.manifest.txt").write_text("no manifest")
     os.makedirs(f"{folder}/plain")
     os.makedirs(f"{folder}/.hidden.lance")
     Path(folder, "file.lance").write_text("no folder")
