@@ -241,6 +241,7 @@ class _ColumnCommit:
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
         entry = self.request.stage.entry(dataset, self.planner.file_columns(plan.head))
+        self.planner.history.note_attempt(dataset, (plan.parts[number].staged.name for number in numbers))
         outcome = attempt_commit(
             dataset,
             replace_data(entry, {number: plan.parts[number].staged for number in numbers}),

@@ -602,7 +602,7 @@ def finish(
     """
     # The version exists, so a failed deletion of other files must not make the job fail.
     with _deletes_later(staging):
-        referenced = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
+        referenced = _named_since(ref, unless_named) if unless_named else ()
         if staging.has_markers:
             staging.sweep([*keep, *referenced], reported=reported)
         elif not keep:
@@ -610,6 +610,13 @@ def finish(
             staging.sweep(referenced)
         else:
             staging.delete_leftovers(staging.close_committed({*keep, *referenced}))
+
+
+def _named_since(ref: DatasetRef, names: Collection[str]) -> frozenset[str]:
+    """Returns the files named by the latest version, or by a version after the version of `ref`."""
+    head = ref.open_latest()
+    # A table that was created again counts its versions from 1.
+    return named_files(head, names, after=min(ref.version or 0, head.version - 1))
 
 
 def finish_closed(staging: Staging, leftovers: Leftovers) -> None:

@@ -50,12 +50,14 @@ class EndedFiles:
 
     Attributes:
         committed: The committed files.
-        staged: Files staged by the commits.
+        uncertain: Files that a version may name.
+        since: A version before all versions with these files; None is the job's snapshot.
         reported: All files of task attempts that have ended.
     """
 
     committed: Collection[str]
-    staged: Sequence[str]
+    uncertain: Collection[str]
+    since: int | None = None
     reported: Collection[str]
 
 
@@ -132,9 +134,11 @@ class CheckpointUpkeep:
             # Finished files without a commit serve the next run, and the next run removes them.
             staging.end_with_files()
         else:
-            # A failed job may have made a version without knowing.
-            unless_named = files.staged if failure is None else {*files.staged, *staging.find_data_files()}
-            finish(staging, snapshot, sorted(files.committed), unless_named=unless_named, reported=files.reported)
+            # A failed job may have made a version without knowing. Each name takes a look at every
+            # version since.
+            names = set(files.uncertain).difference(files.committed)
+            ref = snapshot if files.since is None else replace(snapshot, version=files.since)
+            finish(staging, ref, sorted(files.committed), unless_named=names, reported=files.reported)
 
     def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""

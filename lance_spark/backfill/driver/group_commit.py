@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles
 from lance_spark.backfill.driver.fragment_state import FragmentStates
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan
 from lance_spark.backfill.planning.planner import PreparedBackfill
@@ -61,6 +61,15 @@ class JobCommits:
     seconds: float = 0.0
     ledger: AppLedger | None = None
 
+    def ended_files(self, reported: Collection[str]) -> EndedFiles:
+        """Returns the files of the job at its end. `reported` are the files of ended attempts."""
+        attempts = self.history.attempts
+        # A version may name the files of failed attempts, and files staged by the commits.
+        since = min(attempts.values(), default=None) if not self.untouched.names else None
+        return EndedFiles(
+            committed=self.files, uncertain={*attempts, *self.untouched.names}, since=since, reported=reported
+        )
+
     def add(self, outcome: Outcome, files_by_fragment: Mapping[int, str]) -> None:
         """Adds a commit of fragments with these column files."""
         self.states.conflicts(outcome.conflicts)
@@ -70,6 +79,8 @@ class JobCommits:
         files = frozenset(files_by_fragment.values()) if outcome.files is None else outcome.files
         self.landed.update(number for number, file in files_by_fragment.items() if file in files)
         self.files.update(files)
+        for file in files:
+            self.history.attempts.pop(file, None)
         # Without files no fragment of the group fits, and the commit made no version.
         if files and outcome.result.version not in self.versions:
             self.versions.append(outcome.result.version)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pyspark.sql import Row, SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
-from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, EndedFiles, protect, release
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep, protect, release
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits, work_of
 from lance_spark.backfill.driver.rate_limits import granting
@@ -455,11 +455,7 @@ class BackfillJob:
         except (OSError, LanceSparkError) as error:
             _LOG.warning("the start of job %s in %s was not saved: %s", spec.job_id, spec.snapshot.uri, error)
         try:
-            commits.upkeep.at_end(
-                EndedFiles(committed=commits.files, staged=commits.untouched.names, reported=self._ended_files),
-                is_done=status == "DONE",
-                failure=failure,
-            )
+            commits.upkeep.at_end(commits.ended_files(self._ended_files), is_done=status == "DONE", failure=failure)
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -67,11 +67,14 @@ class SeenHistory:
         upto: The last version read; 0 before the first call of `look`.
         changes: Every event since the job's snapshot.
         opened: The latest version, if the caller of the next commit has just opened the table.
+        attempts: The version before the first attempt to commit a file, by the file's name. The
+            caller of the commit removes a file with a known result.
     """
 
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
     opened: lance.LanceDataset | None = None
+    attempts: dict[str, int] = field(default_factory=dict)
 
     def look(self, dataset: lance.LanceDataset, after: int) -> None:
         """Reads the changes up to the dataset's version; the first call starts after `after`."""
@@ -93,6 +96,11 @@ class SeenHistory:
             schema = field_identities(dataset.lance_schema)
             self.changes.append(Change(version=dataset.version, operation="Merge", schema=schema))
             self.upto = dataset.version
+
+    def note_attempt(self, dataset: lance.LanceDataset, names: Iterable[str]) -> None:
+        """Notes the files of an attempt to commit on top of a version."""
+        for name in names:
+            self.attempts.setdefault(name, dataset.version)
 
     def changes_after(self, version: int) -> list[Change]:
         """Returns the changes after a version, oldest first."""
