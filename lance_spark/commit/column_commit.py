@@ -190,7 +190,13 @@ class _ColumnCommit:
         request = self.request
         history = self.planner.history
         opened, history.opened = history.opened, None
-        result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy, head=opened)
+        try:
+            result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy, head=opened)
+        except CommitOutcomeUnknownError:
+            raise
+        except CommitError as error:
+            self.planner.refuse_unchecked(error)
+            raise
         plan = self.unanswered.pop(result.retries, None)
         if plan is not None:
             # The answer or the check was lost, and the history has the commit: validate as usual.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lance_spark.commit.attempt import Lost, Unknown
+from lance_spark.commit.attempt import Lost, Unknown, check_landed
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, RebasedColumns, StagedColumns
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.history import Change
-from lance_spark.commit.conflicts.identity import fragment_identity
+from lance_spark.commit.conflicts.identity import field_identities, fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import (
@@ -26,12 +27,20 @@ from lance_spark.commit.conflicts.verdicts import (
     refuse_renamed,
     targets_in,
 )
-from lance_spark.commit.verify import Stage, add_null_columns, fill_gaps
+from lance_spark.commit.verify import Stage, add_null_columns, fill_gaps, refuse_undone
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitImpossibleError
+from lance_spark.errors import (
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+    TableUnreadableError,
+)
+from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
 
 
 Rebaser = Callable[["lance.LanceDataset", Lineage, Sequence[int]], Sequence[RebasedColumns]]
@@ -93,6 +102,8 @@ class ColumnCommitPlanner:
     Attributes:
         parts: The job's column files, by fragment.
         token: Token in the metadata of the columns added by this commit; None before.
+        addition: The version before an addition of columns, and its token. None before, and after
+            the check that the addition has undone no commit.
         blanks: Names of the files of NULLs added by this commit.
         rebased: Results of the rebaser for the latest planned version.
         landed: The plan that was committed last.
@@ -104,6 +115,7 @@ class ColumnCommitPlanner:
     parts: Mapping[int, FragmentColumns]
     input_ids: Sequence[int]
     token: str | None = None
+    addition: tuple[int, str] | None = None
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
     landed: CommitPlan | None = None
@@ -125,7 +137,10 @@ class ColumnCommitPlanner:
             recreation = "" if dataset is None else f" and recreated since version {change.read_version} was read"
             raise CommitImpossibleError(f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri)
         self.history.look(dataset, change.read_version)
-        return Head.of(dataset)
+        head = Head.of(dataset)
+        if self.addition is not None and any(column.token == self.addition[1] for column in head.fields):
+            self.token = self.addition[1]  # the answer was lost
+        return head
 
     def plan(self, head: Head) -> CommitPlan:
         """Judges columns and fragments, and rebases fragments if necessary.
@@ -271,16 +286,57 @@ class ColumnCommitPlanner:
         names_in_head = {column.name for column in head.fields}
         missing_columns = [arrow for arrow in change.new_columns if arrow.name not in names_in_head]
         if missing_columns:
-            token, before = self.token or uuid.uuid4().hex, head.dataset.version
-            outcome = add_null_columns(head.dataset, missing_columns, token)
-            if outcome is not None:
-                return outcome
-            self.token = token
-            # The handle is at the new version now.
-            self.history.note_merge(head.dataset, before)
-            return head.dataset
+            return self._add_columns(head.dataset, missing_columns)
+        unknown = self._check_addition(head.dataset)
+        if unknown is not None:
+            return unknown
         request, targets = self.request, targets_in(head, change)
         return fill_gaps(head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage)
+
+    def _add_columns(
+        self, dataset: lance.LanceDataset, columns: Sequence[pa.Field[Any]]
+    ) -> lance.LanceDataset | Lost | Unknown:
+        before, earlier = dataset.version, self.addition
+        # After a lost answer, the next round recognizes its own columns by the token.
+        self.addition = earlier or (before, self.token or uuid.uuid4().hex)
+        outcome = add_null_columns(dataset, columns, self.addition[1])
+        if outcome is not None:
+            if isinstance(outcome, Lost):
+                self.addition = earlier
+            return outcome
+        self.token = self.addition[1]
+        # The handle is at the new version now.
+        self.history.note_merge(dataset, before)
+        return self._check_addition(dataset) or dataset
+
+    def _check_addition(self, dataset: lance.LanceDataset) -> Unknown | None:
+        """Checks an addition of columns by this commit, unless the check is done."""
+        addition = self.addition
+        if addition is None or addition[1] != self.token:
+            return None
+        unknown = check_landed(lambda: refuse_undone(dataset, *addition))
+        if unknown is None:
+            self.addition = None
+            return None
+        return Unknown(error=unknown.error)  # the values have not landed
+
+    def refuse_unchecked(self, error: CommitError) -> None:
+        """Raises after a failed commit, if its new columns are in the table without their check.
+
+        Raises:
+            CommitOutcomeUnknownError: The table has the columns, or may have the columns.
+        """
+        if self.addition is None:
+            return
+        before, token = self.addition
+        with contextlib.suppress(TableNotFoundError):
+            try:
+                fields = field_identities(self.request.snapshot.open_latest().lance_schema)
+                names = [column.name for column in fields if column.token == token]
+            except TableUnreadableError:
+                names = self.request.change.new_columns.names
+            if names:
+                raise _unchecked_columns(self.request.snapshot.uri, names, before, error) from error
 
     def file_columns(self, head: Head) -> list[str]:
         """Returns the present names of the target columns, in the order of the column files."""
@@ -336,6 +392,15 @@ class ColumnCommitPlanner:
             rows_nulled=earlier.rows_nulled + nulled,
             retries=earlier.retries + retries + 1,
         )
+
+
+def _unchecked_columns(uri: str, names: Sequence[str], before: int, error: CommitError) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"The new columns {', '.join(map(repr, names))} were added as all NULL, and the store failed before the check "
+        f"of commits at the same moment: {plain(error.__cause__ or error)}. Table: {uri}, after version {before}. The "
+        "values were not committed. Write again when the store answers: the write fills these columns.",
+        uri=uri,
+    )
 
 
 def _numbers_of(verdict: Verdict, judged: Mapping[int, Judgement]) -> tuple[int, ...]:

@@ -206,6 +206,14 @@ def _cleaned_up(ref: DatasetRef, error: Exception) -> CommitOutcomeUnknownError:
     )
 
 
+def _dropped(ref: DatasetRef) -> CommitConflictError:
+    return CommitConflictError(
+        f"The table was deleted right after the commit, before its check. Table: {ref.uri}. The table is not made "
+        "again. Write again to make it.",
+        uri=ref.uri,
+    )
+
+
 def commit_with_retries(
     ref: DatasetRef,
     one_round: Round[_T],
@@ -252,6 +260,8 @@ class _CommitLoop(Generic[_T]):
         head: The latest version, if the next round need not open the table.
         unanswered: The error of the last attempt without an answer.
         has_landed: Whether an attempt without an answer made a version. No other attempt follows.
+        in_flight: Number of attempts without an answer whose requests may still arrive.
+        refused: The error of a check that refused, and took back, a commit without an answer.
     """
 
     ref: DatasetRef
@@ -263,6 +273,8 @@ class _CommitLoop(Generic[_T]):
     head: lance.LanceDataset | None
     unanswered: Exception | None = None
     has_landed: bool = False
+    in_flight: int = 0
+    refused: CommitError | None = None
 
     def run(self) -> _T:
         while True:
@@ -277,6 +289,7 @@ class _CommitLoop(Generic[_T]):
                 return outcome
             if isinstance(outcome, Unknown):
                 self.unanswered, self.has_landed = outcome.error, self.has_landed or outcome.has_landed
+                self.in_flight += not outcome.has_landed
             _logger.debug("commit to %s did not land: %s", self.ref.uri, outcome.error)
             if outcome.lasts or not self.rounds.again(race=outcome.race):
                 break
@@ -293,21 +306,36 @@ class _CommitLoop(Generic[_T]):
         head = open_head(self.ref) if self.head is None else self.head
         self.head = None
         if head is not None:
-            prior_result = self.find(head, self.since)
+            prior_result = self._find(head)
             if prior_result is not None:
                 return prior_result
             self.since = max(self.since, head.version)
         if self.has_landed and self.unanswered is not None:
-            raise _cleaned_up(self.ref, self.unanswered)
+            raise _dropped(self.ref) if head is None else _cleaned_up(self.ref, self.unanswered)
         return self.one_round(head, self.rounds.retries)
+
+    def _find(self, head: lance.LanceDataset) -> _T | None:
+        """Returns the result of an earlier attempt, or None.
+
+        Raises:
+            CommitError: The version has an earlier attempt, and its check refused the attempt.
+        """
+        try:
+            return self.find(head, self.since)
+        except CommitError as error:
+            self.refused = error
+            raise
 
     def _is_final(self, error: Exception) -> bool:
         """Tells whether an error of a round also settles the earlier attempts without an answer.
 
-        Only an object store may still execute a request after a call without an answer.
+        Only an object store may still execute a request after a call without an answer, unless a
+        version has the attempt.
         """
-        is_settled = isinstance(error, CommitError) and self._is_settled()
-        return is_settled or isinstance(error, CommitOutcomeUnknownError)
+        if isinstance(error, CommitOutcomeUnknownError):
+            return True
+        in_flight = self.in_flight - (error is self.refused)
+        return isinstance(error, CommitError) and (in_flight <= 0 or self._is_settled())
 
     def _is_settled(self) -> bool:
         """Tells whether a failed commit has ended.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job
-from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between, first_unknown
+from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between, fresh_events
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.dataset import DatasetRef
@@ -71,15 +71,15 @@ def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
 def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str) -> Lost | Unknown | None:
     """Adds columns as all NULL, with a token in their metadata. Returns None on success.
 
+    The caller checks the commits before the addition by :func:`refuse_undone`.
+
     Raises:
         CommitError: Lance cannot add the columns.
-        CommitOutcomeUnknownError: Lance added the columns on top of commits that were cleaned up in
-            the same moment.
     """
     import pyarrow as pa
     from lance.commit import CommitConflictError as LanceConflict
 
-    stamped, before = [], head.version
+    stamped = []
     for arrow in columns:
         metadata: dict[bytes | str, bytes | str] = dict((arrow.metadata or {}).items())
         metadata[TOKEN_KEY] = token
@@ -99,15 +99,32 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
             "Nothing was committed.",
             uri=head.uri,
         ) from error
-    unknown = first_unknown(head, before)
-    if unknown is not None:
-        raise CommitOutcomeUnknownError(
-            f"The commit of new columns may have undone earlier commits (version {unknown} and later), which were "
-            f"cleaned up at the same moment. The columns were added to version {before}. Table: {head.uri}, version "
-            f"{head.version}. Check the rows that these commits changed, and write again.",
-            uri=head.uri,
-        )
     return None
+
+
+def refuse_undone(dataset: lance.LanceDataset, before: int, token: str) -> None:
+    """Raises if the addition of columns to a version may have undone earlier commits.
+
+    `dataset` is the version of the addition or a later version.
+
+    Raises:
+        CommitOutcomeUnknownError: Lance added the columns on top of commits that were cleaned up in
+            the same moment.
+        OSError: The store failed.
+    """
+    if dataset.version == before + 1:
+        return
+    for event in fresh_events(dataset, before, dataset.version):
+        if event.operation is None:
+            raise CommitOutcomeUnknownError(
+                f"The commit of new columns may have undone earlier commits (version {event.version} and later), which "
+                f"were cleaned up at the same moment. The columns were added to version {before}. Table: "
+                f"{dataset.uri}, version {dataset.version}. Check the rows that these commits changed, and write "
+                "again.",
+                uri=dataset.uri,
+            )
+        if any(column.token == token for column in Change.of(event).schema or ()):
+            return  # the addition
 
 
 def fill_gaps(

@@ -19,7 +19,6 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish, finish_closed
 from lance_spark.staging.data_file import FragmentSink
@@ -189,12 +188,6 @@ class RowWrite:
             self.staging.refuse_missing(files)
         else:
             closing.leftovers = self.staging.close_committing(files)
-        if is_append and self.ref.version is not None and head is None:
-            raise CommitConflictError(
-                f"The table was deleted while its rows were written. Table: {self.ref.uri}. Nothing was committed. "
-                "Write again.",
-                uri=self.ref.uri,
-            )
         change = RowsToCommit(
             mode=self.mode,
             schema=self.layout.table_schema,

@@ -43,15 +43,23 @@ def commit_rows(
     job.
 
     Raises:
-        CommitConflictError: A concurrent writer deleted the branch, or dropped or changed columns
-            of the table, so the fragments do not fit the table.
+        CommitConflictError: A concurrent writer deleted the branch or the table, or dropped or
+            changed columns of the table, so the fragments do not fit the table.
         TableExistsError: The mode is `create`, and the table exists.
         CommitOutcomeUnknownError: The store did not answer, so the outcome of the commit is
             unknown. The files must be kept.
         CommitError: The commit failed for another reason.
     """
     policy = policy or CommitPolicy.of(None)
-    one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
+    existed = head is not None or change.read_version is not None
+
+    def one_round(head: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+        nonlocal existed
+        if head is None:
+            _refuse_absence(ref, change, existed=existed)
+        existed = existed or head is not None
+        return _commit_rows_once(ref, change, job_id, policy, head, retries)
+
     check = functools.partial(_refuse_slipped, change=change, ref=ref, job_id=job_id, policy=policy)
     since = (change.read_version or 0) if head is None else head.version
     result = commit_job(ref, job_id, since, one_round, policy, check=check, head=head)
@@ -62,6 +70,21 @@ def commit_rows(
     return result
 
 
+def _refuse_absence(ref: DatasetRef, change: RowsToCommit, *, existed: bool) -> None:
+    """Raises if the write must not create an absent table."""
+    if ref.branch is not None:
+        raise CommitConflictError(
+            f"The branch {ref.branch!r} was deleted during the write. Table: {ref.table_uri}. Nothing was committed. "
+            "Write again to an existing branch.",
+            uri=ref.uri,
+        )
+    if existed and change.mode == "append":
+        raise CommitConflictError(
+            f"The table was deleted while its rows were written. Table: {ref.uri}. Nothing was committed. Write again.",
+            uri=ref.uri,
+        )
+
+
 def _commit_rows_once(
     ref: DatasetRef,
     change: RowsToCommit,
@@ -70,12 +93,6 @@ def _commit_rows_once(
     head: lance.LanceDataset | None,
     retries: int,
 ) -> CommitResult | Lost | Unknown:
-    if head is None and ref.branch is not None:
-        raise CommitConflictError(
-            f"The branch {ref.branch!r} was deleted during the write. Table: {ref.table_uri}. Nothing was committed. "
-            "Write again to an existing branch.",
-            uri=ref.uri,
-        )
     if head is not None and change.transaction is not None:
         change.transaction.refuse_repeated(head, ref.uri)
     if head is not None and change.mode == "create":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,19 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.optimize import Compaction
+from pyspark.sql.types import LongType
 
 import lance_spark
-from lance_spark.commit import app_transaction
+from lance_spark.commit import app_transaction, column_plan, verify
+from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.commit.rows import append_commit, compaction_commit, row_commit
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitOutcomeUnknownError
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
 from lance_spark.staging.data_files import delete_unnamed_files
 from tests.lance_spark.commit import column_commits
+from tests.lance_spark.write import appends
+from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, snapshot_rows
 
 MOST = 1000
 """More failures than a commit has checks."""
@@ -135,3 +140,133 @@ def test_a_commit_of_column_files_is_known_or_unknown(
         with pytest.raises(CommitOutcomeUnknownError, match="version 3"):
             column_commits.commit(uri, 0, name, "job")
     assert set(lance.dataset(uri).to_table()["v"].to_pylist()) == {7}
+
+
+VALUES = {key: key * 10 for key in range(30)}
+
+
+def write_new_column(path: str) -> tuple[Backfill, Any]:
+    """Returns a write of a new column `n` before its commit, and the answer of its task."""
+    job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
+    return job, job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+
+
+@pytest.mark.parametrize("times", [1, MOST])
+def test_an_addition_of_columns_is_checked_or_unknown(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(path)
+    add = column_plan.add_null_columns
+
+    def add_beside(*arguments: Any) -> Any:
+        lance.dataset(path).update_config({"a": "b"})
+        return add(*arguments)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(column_plan, "add_null_columns", add_beside)
+        fail(patches, verify, "fresh_events", times)
+        if times == 1:
+            job.commit(message)
+        else:
+            with pytest.raises(CommitOutcomeUnknownError, match=r"'n' were added as all NULL.*Too many open files"):
+                job.commit(message)
+            assert set(column(path, "n").values()) == {None}
+    if times > 1:
+        job, message = write_new_column(path)
+        job.commit(message)
+    assert column(path, "n") == VALUES
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_an_addition_of_columns_without_an_answer_is_found(
+    tmp_path: Path, lands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(path)
+    add, calls = lance.LanceDataset.add_columns, list[int]()
+
+    def add_without_answer(dataset: lance.LanceDataset, *arguments: Any) -> None:
+        calls.append(dataset.version)
+        if lands or len(calls) > 1:
+            add(dataset, *arguments)
+        if len(calls) == 1:
+            raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(lance.LanceDataset, "add_columns", add_without_answer)
+    job.commit(message)
+    assert len(calls) == 1 + (not lands)
+    assert column(path, "n") == VALUES
+
+
+def act_beside_append(monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer: bool = False) -> None:
+    """Lets another writer act right before the first commit of an append, whose answer may be lost."""
+    attempt, numbers = append_commit.attempt_commit, itertools.count()
+
+    def attempt_late(*arguments: Any, **more: Any) -> Any:
+        number = next(numbers)
+        if number == 0:
+            act()
+        outcome = attempt(*arguments, **more)
+        if number == 0 and loses_answer:
+            assert isinstance(outcome, Landed)
+            return Unknown(error=OSError("connection reset by peer"))
+        return outcome
+
+    monkeypatch.setattr(append_commit, "attempt_commit", attempt_late)
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+def test_an_append_that_a_second_look_takes_back_is_certain(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", prefix)
+    path = tmp_path / "t.lance"
+    appends.write(path, 0)
+    act_beside_append(monkeypatch, lambda: lance.dataset(str(path)).drop_columns(["s"]), loses_answer=True)
+    with pytest.raises(CommitConflictError, match=r"Columns 's' were dropped.*Nothing was committed"):
+        appends.write(path, 1)
+    assert appends.ids_in(path) == [0]
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+def test_an_append_whose_table_is_dropped_during_the_check_makes_no_table(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", prefix)
+    path = tmp_path / "t.lance"
+    appends.write(path, 0)
+    transaction = {"txn_app_id": "nightly", "txn_version": "7"}
+    act_beside_append(monkeypatch, lambda: lance.dataset(str(path)).update_config({"a": "b"}))
+
+    def drop(*_: object) -> None:
+        shutil.rmtree(path)
+        raise TableNotFoundError(str(path))
+
+    monkeypatch.setattr(app_transaction, "fresh_events", drop)
+    with pytest.raises(CommitConflictError, match="The table was deleted right after the commit"):
+        appends.write(path, 1, **transaction)
+    assert not (path / "_versions").exists()
+    assert not list(path.glob("data/*"))
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+def test_an_append_without_an_answer_makes_no_table_after_a_drop(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(appends, "prefix", prefix)
+    path = tmp_path / "t.lance"
+    appends.write(path, 0)
+    attempt = append_commit.attempt_commit
+
+    def attempt_then_drop(*arguments: Any, **more: Any) -> Any:
+        attempt(*arguments, **more)
+        shutil.rmtree(path)
+        return Unknown(error=OSError("connection reset by peer"))
+
+    monkeypatch.setattr(append_commit, "attempt_commit", attempt_then_drop)
+    with pytest.raises(CommitOutcomeUnknownError if prefix else CommitConflictError):
+        appends.write(path, 1)
+    assert not (path / "_versions").exists()
