@@ -6,8 +6,8 @@ Streams that read a table have positions. Streams that write a table have the re
     _lance_spark/streams/<stream>.json    the first version that the stream needs, and the time
 
 A cleanup of old versions reads the positions. Spark's checkpoint alone decides where a stream
-continues. A stream renews its position with each micro-batch, and while it waits, once a day. A
-position expires after a week without renewal.
+continues. A stream renews its position with each micro-batch, and while it waits, once a day, or
+some seconds after a failed write or at its end. A position expires after a week without renewal.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 _FOLDER = "streams"
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _RENEWAL = timedelta(days=1)
+_RETRY = timedelta(seconds=10)
 _LIFETIME = timedelta(days=7)
 
 
@@ -46,7 +47,9 @@ class PositionFile:
         self._objects = objects_beside(ref)
         self._names: set[str] = set()
         self._version = -1
-        self._moment = datetime.min.replace(tzinfo=UTC)
+        self._due = datetime.min.replace(tzinfo=UTC)
+        self._latest: StreamPosition | None = None
+        self._has_failed = False
 
     def add_name(self, position: StreamPosition) -> None:
         """Notes the name of the stream in an earlier process."""
@@ -56,9 +59,11 @@ class PositionFile:
         """Writes the position, unless the file has the position already.
 
         A stream may have no right to write next to the table, so a failure is a line in the log.
+        The same position is written again later.
         """
+        self._latest = position
         moment, version = datetime.now(UTC), position.first_needed_version
-        if (position.stream in self._names and version == self._version) and moment - self._moment < _RENEWAL:
+        if (position.stream in self._names and version == self._version) and moment < self._due:
             return
         values = {"version": version, "time": moment.isoformat()}
         try:
@@ -67,7 +72,21 @@ class PositionFile:
                 self._objects.delete(_path_of(name))
         except (OSError, LanceSparkError) as error:
             _LOG.info("the position of a stream of %s was not written: %s", self._objects.uri, error)
-        self._names, self._version, self._moment = {position.stream}, version, moment
+            self._names, self._due, self._has_failed = {*self._names, position.stream}, moment + _RETRY, True
+        else:
+            self._names, self._due, self._has_failed = {position.stream}, moment + _RENEWAL, False
+        self._version = version
+
+    def renew(self) -> None:
+        """Writes the latest position again, if its file is missing or old."""
+        if self._latest is not None:
+            self.write(self._latest)
+
+    def end(self) -> None:
+        """Writes the latest position at the end of the query, if its last write failed."""
+        if self._has_failed:
+            self._due = datetime.min.replace(tzinfo=UTC)
+            self.renew()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,10 @@ class ChangeStream(DataSourceStreamReader):
             self._planner = UnitPlanner(self.ref, self.feed)
         return self._planner
 
+    def stop(self) -> None:
+        """Ends the stream."""
+        self.position_file.end()
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns the begin of a new stream.
 
@@ -214,6 +218,7 @@ class UnlimitedStream(ChangeStream):
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802 - Spark's name
         """Returns the end of the latest version."""
+        self.position_file.renew()
         first = self._first
         end = self._position(self.ref.pin(None), -1)
         if first is not None:

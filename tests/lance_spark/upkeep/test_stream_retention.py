@@ -8,12 +8,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 
 import lance_spark
 from lance_spark import ChangeFeedError, OptionError, Table
+from lance_spark.changes import positions
 from lance_spark.changes.by_path import open_changes
 from lance_spark.changes.options import ChangeOptions
 from lance_spark.changes.positions import first_needed_version
@@ -105,6 +106,50 @@ def test_a_cleanup_without_the_argument_warns(table: Table, read: Read) -> None:
         assert table.cleanup_old_versions(NO_AGE).old_versions == 5
     with pytest.raises(ChangeFeedError, match="was cleaned up"):
         read(table, offset)
+
+
+def poll_with_spark_4_1(stream: Any, _start: Offset) -> None:
+    stream.latestOffset()
+
+
+def poll_with_spark_4_2(stream: Any, start: Offset) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    stream.latestOffset(start, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("make", [unlimited, limited])
+def test_a_stream_writes_a_position_at_its_end_after_a_failure(table: Table, make: Any) -> None:
+    stream = make(table, startingversion="latest")
+    folder = Path(table.uri, "_lance_spark", "streams")
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("in the way of the folder")
+    start = stream.initialOffset()
+    folder.unlink()
+    stream.stop()
+    assert first_needed_version(DatasetRef.at(table.uri)) == start["version"]
+
+
+@pytest.mark.parametrize(
+    ("make", "poll"), [(unlimited, poll_with_spark_4_1), (limited, poll_with_spark_4_2)], ids=["4.1", "4.2"]
+)
+def test_a_waiting_stream_writes_a_position_again_after_a_failure(
+    table: Table, make: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make(table, startingversion="latest")
+    folder = Path(table.uri, "_lance_spark", "streams")
+    folder.parent.mkdir(exist_ok=True)
+    folder.write_text("in the way of the folder")
+    start = stream.initialOffset()
+    folder.unlink()
+    poll(stream, start)
+    assert not folder.exists(), "a stream without the right to write does not try all the time"
+    moment = datetime.now(UTC)
+    monkeypatch.setattr(positions, "datetime", MagicMock(wraps=datetime, now=lambda _: moment + timedelta(seconds=11)))
+    poll(stream, start)
+    assert len(position_files(table)) == 1
+    monkeypatch.undo()
+    assert first_needed_version(DatasetRef.at(table.uri)) == start["version"]
 
 
 def test_a_stream_in_the_middle_of_a_version_needs_the_version_before(table: Table) -> None:
