@@ -15,6 +15,7 @@ from lance_spark.commit.app_transaction import StreamRewoundError as StreamRewou
 from lance_spark.commit.changes import CommitResult as CommitResult
 from lance_spark.dml.clauses import MergeInsertBuilder as MergeInsertBuilder
 from lance_spark.dml.results import ChangeResult as ChangeResult
+from lance_spark.dml.timeouts import MergeTimeoutError as MergeTimeoutError
 from lance_spark.errors import BackfillIncompleteError as BackfillIncompleteError
 from lance_spark.errors import ColumnExistsError as ColumnExistsError
 from lance_spark.errors import ColumnNameError as ColumnNameError

@@ -1165,7 +1165,7 @@ class IndexExistsError(LanceSparkError, ValueError):
     """
 
     def __init__(self, index: str, uri: str, *, reason: str, hint: str) -> None:
-        super().__init__(_sentences(f"index {index!r} exists already{reason}", f"Table: {uri}", hint))
+        super().__init__(_sentences(f"index {index!r} already exists{reason}", f"Table: {uri}", hint))
         self.index = index
         self.uri = uri
 

@@ -175,10 +175,8 @@ class VectorRepair:
         if is_spark(data):
             return self._spark_frame(data)
         rows = open_stream(data)
-        if isinstance(rows, pa.Table):
-            return self._table(rows)
         if rows is not None:
-            return self._stream(rows)
+            return self._with_vectors_of(rows.schema).repair_arrow(rows)
         columns = getattr(data, "columns", None)
         if hasattr(data, "iloc") and columns is not None:
             return self._frame(data)
@@ -186,6 +184,18 @@ class VectorRepair:
             return self._columns(data)
         raise OptionError(
             "on_bad_vectors", self.on_bad_vectors, "error, for data that is neither Python, pandas, Spark nor Arrow"
+        )
+
+    def repair_arrow(self, rows: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
+        """Returns Arrow data with repaired vectors. A stream is repaired batch by batch."""
+        return self._table(rows) if isinstance(rows, pa.Table) else self._stream(rows)
+
+    def _with_vectors_of(self, schema: pa.Schema) -> VectorRepair:
+        """Returns the repair that includes vectors of the data in columns of lists."""
+        lengths = {field.name: field.type.list_size for field in schema if _is_vector(field.type)}
+        least = _LEAST_LENGTH if self.is_new else 1
+        return replace(
+            self, lengths={name: size for name, size in lengths.items() if size >= least} | dict(self.lengths)
         )
 
     def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:

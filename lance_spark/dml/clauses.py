@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.app_transaction import AppTransaction
@@ -54,7 +55,7 @@ class MergeInsertBuilder:
     """
 
     def __init__(
-        self, clauses: MergeClauses, execute: Callable[[MergeClauses, Data, CommitNote], ChangeResult]
+        self, clauses: MergeClauses, execute: Callable[[MergeClauses, Data, CommitNote, timedelta | None], ChangeResult]
     ) -> None:
         self._clauses = clauses
         self._execute = execute
@@ -75,7 +76,7 @@ class MergeInsertBuilder:
         """Deletes the table's rows without a match in the source.
 
         Args:
-            where: Further condition, in Spark SQL over `target`.
+            where: Further condition, in Spark SQL over the table; `target.price` is `price`.
         """
         return self._with(replace(self._clauses, deletes=True, delete_where=_check_condition(where)))
 
@@ -87,6 +88,7 @@ class MergeInsertBuilder:
         properties: Mapping[str, str] | None = None,
         txn_app_id: str | None = None,
         txn_version: int | None = None,
+        timeout: timedelta | None = None,
     ) -> ChangeResult:
         """Merges a source into the table, as one version.
 
@@ -104,8 +106,10 @@ class MergeInsertBuilder:
                 id of a streaming query. Needs `txn_version`.
             txn_version: Number of the transaction, such as the id of a micro-batch. The call
                 returns the earlier result if the transaction was committed before.
+            timeout: Maximum time until the commit begins. Spark's tasks end at this time.
 
         Raises:
+            MergeTimeoutError: The commit did not begin in time. Nothing was changed.
             OptionError: The merge has no clause, or a condition is not valid.
             ColumnNotFoundError: A key is no column of the table or of the source.
             SchemaMismatchError, ValueConversionError: The source does not fit the table.
@@ -119,7 +123,7 @@ class MergeInsertBuilder:
             accepted = "a clause first: when_matched_update_all, when_not_matched_insert_all, ..."
             raise OptionError("merge_insert", None, accepted)
         transaction = AppTransaction.of(txn_app_id, txn_version)
-        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties, transaction))
+        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties, transaction), timeout)
 
     def _with(self, clauses: MergeClauses) -> MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)

@@ -6,6 +6,7 @@ import heapq
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
 from lance_spark.dml.source import MergeSource, read_table
 from lance_spark.dml.strategy import TASK_BYTES, known_matches, named_columns, task_bytes, work_of
+from lance_spark.dml.timeouts import MergeDeadline
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _SOURCE_MARK = "row.given"
+_DELETION_MARK = "row.deleted"
 _INSERT_PARTS = 32
 
 
@@ -53,8 +56,17 @@ class Merge:
     """A merge, first of a pinned version. Belongs to one thread of the driver."""
 
     def __init__(
-        self, spark: SparkSession, ref: DatasetRef, clauses: MergeClauses, data: Data, *, table_name: str
+        self,
+        spark: SparkSession,
+        ref: DatasetRef,
+        clauses: MergeClauses,
+        data: Data,
+        *,
+        table_name: str,
+        timeout: timedelta | None = None,
     ) -> None:
+        self._deadline = MergeDeadline.of(timeout, ref.uri)
+        self._deadline.check()
         self._ref = ref
         self._clauses = clauses
         self._policy = CommitPolicy.of(None)
@@ -99,6 +111,10 @@ class Merge:
             )
 
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
+        with self._deadline.limit(self._jobs):
+            return self._find_edits(ref)
+
+    def _find_edits(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         self._check(dataset)
         edits = edits_of(ref, dataset, self._results(ref, dataset))
@@ -178,12 +194,12 @@ class Merge:
         """Returns rows with actions, by fragment, and Spark's schema of the values."""
         clauses = self._clauses
         source = self._source.frame(ref, self._staging).withColumn(_SOURCE_MARK, sf.lit(True)).alias("source")
-        target = self._target_rows(ref, dataset).alias("target")
         how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
-        joined = source.join(target, _same_keys(clauses.on), how[clauses.inserts, clauses.deletes])
         names = [name for name in source.columns if name != _SOURCE_MARK]
         values = [sf.col(f"source.{quote_identifier(name)}").alias(name) for name in names]
         try:
+            target = self._mark_deletions(self._target_rows(ref, dataset).alias("target"))
+            joined = source.join(target, _same_keys(clauses.on), how[clauses.inserts, clauses.deletes])
             rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), _action_of(clauses).alias(ACTION), *values)
             rows = rows.where(sf.col(ACTION).isNotNull())
             schema = rows.schema
@@ -192,6 +208,15 @@ class Merge:
             accepted = f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
             raise OptionError("where", text, accepted) from error
         return spread(rows, clauses.on), StructType([schema[name] for name in names])
+
+    def _mark_deletions(self, target: DataFrame) -> DataFrame:
+        """Returns the rows of the table with a mark for rows to delete without a match.
+
+        Before the join, the columns of the condition are those of the table alone.
+        """
+        if not self._clauses.deletes:
+            return target
+        return target.withColumn(_DELETION_MARK, _condition(self._clauses.delete_where)).alias("target")
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
         conditions = self._named_columns(dataset)
@@ -221,7 +246,7 @@ def _action_of(clauses: MergeClauses) -> Column:
     in_source, in_target = sf.col(f"source.`{_SOURCE_MARK}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
     action = sf.lit(None).cast("int")
     if clauses.deletes:
-        action = sf.when(in_target & ~in_source & _condition(clauses.delete_where), DELETE).otherwise(action)
+        action = sf.when(in_target & ~in_source & sf.col(f"target.`{_DELETION_MARK}`"), DELETE).otherwise(action)
     if clauses.updates:
         action = sf.when(in_target & in_source & _condition(clauses.update_where), UPDATE).otherwise(action)
     if clauses.inserts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from lance_spark.backfill.request import columns_of
 from lance_spark.columns.primary_key import primary_key_of, set_primary_key
@@ -193,9 +194,11 @@ class TableChanges(TableVersions):
             raise OptionError("on", ", ".join(keys), "key columns, each once, or none with set_unenforced_primary_key")
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
-    def _merge(self, clauses: MergeClauses, data: Data, note: CommitNote) -> ChangeResult:
+    def _merge(
+        self, clauses: MergeClauses, data: Data, note: CommitNote, timeout: timedelta | None = None
+    ) -> ChangeResult:
         ref = self._rows_ref()
-        return Merge(self._spark(), ref, clauses, data, table_name=self.name).run(note)
+        return Merge(self._spark(), ref, clauses, data, table_name=self.name, timeout=timeout).run(note)
 
     def _change(self, where: str | None, sets: Assignments | None, note: CommitNote) -> ChangeResult:
         ref = self._rows_ref()

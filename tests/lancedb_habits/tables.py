@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -261,6 +262,17 @@ def merge_insert_returns_counts(db: Any, h: Helpers) -> Any:
     return [result.version, *counts, len(table)]
 
 
+@habit([["RuntimeError", "none"], 6], jobs="inline")
+def merge_insert_has_a_timeout(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    merge = table.merge_insert("id").when_not_matched_insert_all()
+    errors = h.errors(
+        lambda: merge.execute([{"id": 8, "price": 7}], timeout=timedelta(0)),
+        lambda: merge.execute([{"id": 9, "price": 7}], timeout=timedelta(seconds=60)),
+    )
+    return [errors, len(table)]
+
+
 @habit([1, 1, [[1, 7], [9, 7]]], jobs="inline")
 def merge_insert_compares_the_primary_key(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", pa.table({"id": [1], "price": [0]}, schema=KEYED))
@@ -278,6 +290,15 @@ def merge_insert_deletes_rows_that_the_source_lacks(db: Any, h: Helpers) -> Any:
     result = merge.execute([{"id": 0, "price": 7}, {"id": 9, "price": 7}])
     ids = sorted(table.to_arrow()["id"].to_pylist())
     return [result.num_updated_rows, result.num_inserted_rows, result.num_deleted_rows, ids]
+
+
+@habit([1, 1, 1, [0, 1, 2, 4]], jobs="spark")
+def conditions_of_deletions_name_columns_of_the_table(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", pa.table({"id": [0, 1, 2, 3], "price": [0, 0, 0, 0]}))
+    merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    result = merge.when_not_matched_by_source_delete("id > 2").execute(pa.table({"id": [2, 4], "price": [1, 1]}))
+    counts = [result.num_inserted_rows, result.num_updated_rows, result.num_deleted_rows]
+    return [*counts, sorted(table.to_arrow()["id"].to_pylist())]
 
 
 GOOD = {"vector": [1.0, 2.0], "id": 0}
@@ -329,6 +350,14 @@ def vectors_of_arrow_have_no_nan(db: Any, h: Helpers) -> Any:
         ],
         h.errors(lambda: create("coordinates")),
     ]
+
+
+@habit([[1.0, 1.0]])
+def vectors_of_the_data_are_repaired_in_columns_of_lists(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=pa.schema({"v": pa.list_(pa.float32())}))
+    vectors = pa.array([[NAN] * 16, [1.0] * 16], pa.list_(pa.float32(), 16))
+    table.add(pa.table({"v": vectors}), on_bad_vectors="drop")
+    return [vector[:2] for vector in table.to_arrow()["v"].to_pylist()]
 
 
 @habit([2, 1])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import lance_spark
 from lance_spark import (
     ColumnNotFoundError,
     Connection,
     MergeError,
+    MergeTimeoutError,
     OptionError,
     SchemaMismatchError,
     Table,
@@ -36,8 +40,6 @@ def table(db: Connection) -> Table:
 
 @pytest.fixture
 def db(tmp_path: Path, jobs: Any) -> Connection:
-    import lance_spark
-
     (tmp_path / "db").mkdir()
     return lance_spark.connect(str(tmp_path / "db"), jobs, progress=False)
 
@@ -268,3 +270,24 @@ def test_rows_of_a_view_are_not_changed(table: Table, db: Connection):
     ):
         with pytest.raises(UnsupportedOperationError, match=r"rows of the view.*refresh"):
             change()
+
+
+@pytest.mark.long
+@pytest.mark.classic
+def test_a_merge_that_takes_too_long_changes_nothing(db: Connection, table: Table, spark: SparkSession) -> None:
+    def sleep(rows: Any) -> Any:
+        time.sleep(60)
+        yield from rows
+
+    slow = spark.createDataFrame(source([1, 40]).to_pandas()[["id", "s"]]).mapInPandas(sleep, "id BIGINT, s STRING")
+    table = lance_spark.connect(db.uri, spark, progress=False).open_table("t")
+    merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    before, began = content(table.uri), time.monotonic()
+    with pytest.raises(MergeTimeoutError, match="timed out after 2 s"):
+        merge.execute(slow, timeout=timedelta(seconds=2))
+    assert time.monotonic() - began < 30 and table.version == 1 and content(table.uri) == before
+    data = {path.name for path in Path(table.uri, "data").iterdir()}
+    assert data == {file.path for part in table.to_lance().get_fragments() for file in part.data_files()}
+    with pytest.raises(OptionError, match="zero or more"):
+        merge.execute([{"id": 1, "s": "x"}], timeout=timedelta(-1))
+    assert merge.execute([{"id": 1, "s": "x"}], timeout=timedelta(minutes=5)).rows_updated == 1
