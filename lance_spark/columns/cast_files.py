@@ -5,8 +5,10 @@ A Spark job writes the files of a large table. This process writes the files of 
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identi
 from lance_spark.commit.verify import same_columns
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError
+from lance_spark.jobs.plain_record import Done, noted
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 _STAGED_NAME = "lance-spark-cast"
 """Name of the new values in a data file. Lance reads the values by field id."""
+
+JOB_TYPE = "alter_columns"
+"""Type of a cast's job in the history."""
 
 _LOCAL_BYTES = 64 << 20
 """Maximum bytes of data files for a cast in this process."""
@@ -142,6 +148,44 @@ class CastFiles:
         self.staging = Staging.of_new_job(ref)
         self._ref, self._column, self._spark = ref, column, spark
         self._files: dict[int, tuple[_CastState, CastFile]] = {}
+        self._fragments = 0
+
+    @contextlib.contextmanager
+    def recorded(self, snapshot: DatasetRef, versions: Sequence[int]) -> Iterator[Callable[[], None]]:
+        """Records a cast of a large table as a job in the table's history, while the block runs.
+
+        Yields a function that waits for the first record, before the first change of the table.
+
+        Args:
+            snapshot: The version that decides about the record.
+            versions: The committed version, after the commit.
+
+        Raises:
+            LanceSparkError: The history cannot be written.
+        """
+        dataset = snapshot.open()
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        if not self._needs_spark(fragments):
+            yield lambda: None
+            return
+        began = time.monotonic()
+        self._fragments = len(fragments)
+
+        def report() -> Done:
+            fragments_done = min(len(self._files), self._fragments)
+            seconds = {"total": time.monotonic() - began}
+            return Done(
+                versions=tuple(versions),
+                fragments_total=self._fragments,
+                fragments_done=fragments_done,
+                seconds=seconds,
+            )
+
+        job_id, columns = self.staging.job_id, (self._column,)
+        with noted(
+            self._ref, job_id, JOB_TYPE, read_version=dataset.version, done=report, columns=columns
+        ) as await_start:
+            yield await_start
 
     def write(self, head: lance.LanceDataset, field: pa.Field[Any]) -> Mapping[int, CastFile]:
         """Writes the missing files for a version, and returns the files by fragment.
@@ -182,16 +226,16 @@ class CastFiles:
 
     def _run(self, tasks: Sequence[CastTask], head: lance.LanceDataset) -> list[CastFile]:
         chosen = {task.fragment_id for task in tasks}
-        stored_bytes = sum(
-            file.file_size_bytes or _LOCAL_BYTES
-            for fragment in head.get_fragments()
-            if fragment.fragment_id in chosen
-            for file in fragment.metadata.files
-        )
-        if self._spark is None or stored_bytes <= _LOCAL_BYTES:
+        fragments = [fragment.metadata for fragment in head.get_fragments() if fragment.fragment_id in chosen]
+        if self._spark is None or not self._needs_spark(fragments):
             return [task.run() for task in tasks]
         tag = SparkJobTag.of(self.staging.job_id, f"lance-spark: cast of {self._column} in {self._ref.uri}")
         return SparkJobs(self._spark(), tag, answers_errors=True).results(tasks, CastFile)
+
+    def _needs_spark(self, fragments: Iterable[FragmentMetadata]) -> bool:
+        """Tells whether tasks of Spark cast the fragments."""
+        stored_bytes = sum(file.file_size_bytes or _LOCAL_BYTES for fragment in fragments for file in fragment.files)
+        return self._spark is not None and stored_bytes > _LOCAL_BYTES
 
 
 def cast_fragments(

@@ -71,7 +71,8 @@ def cast_column(
 ) -> int:
     """Casts a column in one commit, and renames it or changes its nullability. Returns the version.
 
-    Tasks of Spark write a data file per fragment of a large table. After a concurrent commit, only
+    Tasks of Spark write a data file per fragment of a large table, as a job in the history of the
+    table. After a concurrent commit, only
     new and changed fragments are cast again. The field metadata stays: comment, encoding, UDF and
     any other key.
 
@@ -99,6 +100,7 @@ def cast_column(
         field = _altered_field(head.schema.field(column), alteration)
         first_id = head.max_field_id + 1  # fields of dropped columns count
         new_files = files.write(head, field)
+        await_record()
         names.clear()
         names.update(file.name for file in new_files.values())
         fragments = cast_fragments(head, new_files, field, first_id)
@@ -106,14 +108,17 @@ def cast_column(
         is_lost = False
         return LanceOperation.Merge(fragments, with_replaced_field(head.lance_schema, column, field, first_id))
 
-    files.staging.open_job()
-    committed = commit_or_give_up(
-        files.staging,
-        pinned,
-        lambda: change_schema(ref, replace_column, discard=note_loss),
-        is_lost=lambda: is_lost,
-    )
-    finish(files.staging, pinned, names)
+    versions: list[int] = []
+    with files.recorded(pinned, versions) as await_record:
+        files.staging.open_job()
+        committed = commit_or_give_up(
+            files.staging,
+            pinned,
+            lambda: change_schema(ref, replace_column, discard=note_loss),
+            is_lost=lambda: is_lost,
+        )
+        versions.append(committed.version)
+        finish(files.staging, pinned, names)
     return committed.version
 
 

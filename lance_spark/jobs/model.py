@@ -277,8 +277,8 @@ class JobRecord(Displayable):
 
     Attributes:
         job_id: Id of the job.
-        job_type: `backfill`, `load_columns`, `refresh`, `compact_files` or `optimize_indices`; the
-            last two fill no column.
+        job_type: `backfill`, `load_columns`, `refresh`, `alter_columns` (a cast of a large column),
+            `compact_files` or `optimize_indices`; the last two fill no column.
         status: Status of the job; DEAD if its driver is gone.
         columns: Columns filled by the job.
         udf_name: Name of the UDF.

@@ -36,6 +36,7 @@ from lance_spark.errors import (
     counted,
     panics_as_errors,
 )
+from lance_spark.jobs.plain_record import Done, noted
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import files_of_rewrite, path_of, plain
 from lance_spark.options import check_number
@@ -43,7 +44,6 @@ from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
 from lance_spark.staging.data_files import delete_unnamed_files, missing_data_files
-from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.results import CompactionResult
 
 if TYPE_CHECKING:

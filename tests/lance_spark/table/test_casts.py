@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,8 @@ import lance_spark
 from lance_spark import RegistrationError, Table
 from lance_spark.columns import cast_files
 from lance_spark.columns.cast_files import CastFile, CastTask
+from tests.support.cast_driver import POINTS
+from tests.support.waiting import eventually
 
 VECTOR = pa.list_(pa.float32(), 2)
 
@@ -29,13 +36,19 @@ def make_table(folder: Path, spark: SparkSession | None = None) -> Table:
     return lance_spark.connect(str(folder), spark).open_table("t")
 
 
-def unreferenced(table: Table) -> set[str]:
-    """Returns data files without a reference in any version, and files of jobs."""
+def files_without_version(table: Table) -> set[str]:
+    """Returns data files without a reference in any version."""
     dataset = table.to_lance()
     handles = (dataset.checkout_version(version["version"]) for version in dataset.versions())
     paths = {file.path for handle in handles for part in handle.get_fragments() for file in part.data_files()}
-    staged = (path.name for path in Path(table.uri, "_lance_spark").rglob("*") if path.is_file())
-    return {path.name for path in Path(table.uri, "data").iterdir()} - paths | set(staged)
+    return {path.name for path in Path(table.uri, "data").iterdir()} - paths
+
+
+def unreferenced(table: Table) -> set[str]:
+    """Returns data files without a reference in any version, and files of jobs."""
+    files = (path for path in Path(table.uri, "_lance_spark").rglob("*") if path.is_file())
+    history = Path(table.uri, "_lance_spark", "jobs.lance")
+    return files_without_version(table) | {path.name for path in files if history not in path.parents}
 
 
 CHANGES: dict[str, tuple[Callable[[lance.LanceDataset], object], list[int], list[int]]] = {
@@ -126,3 +139,44 @@ def test_tasks_of_spark_cast_a_large_table(
     with pytest.raises(RegistrationError, match="does not fit"):
         table.alter_columns({"path": "v", "data_type": pa.list_(pa.float32(), 3)})
     assert table.version == 3 and unreferenced(table) == set()
+    failed, done = table.list_jobs()
+    assert (done.job_type, done.status, done.columns, done.versions) == ("alter_columns", "DONE", ("v",), (3,))
+    assert (done.read_version, done.fragments_done, done.fragments_total) == (2, 3, 3)
+    assert (failed.status, failed.versions) == ("FAILED", ()) and "does not fit" in (failed.message or "")
+    assert table.get_job(done.job_id).status == "DONE"
+
+
+def die(master: str, point: str, folder: Path) -> None:
+    """Runs a cast in a process, which is killed at a point with all its children."""
+    command = [sys.executable, "-m", "tests.support.cast_driver", master, point, str(folder)]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        eventually(lambda: (folder / "held").exists() or process.poll() is not None, seconds=90)
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("master", ["none", "local[2]"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_that_is_killed_in_a_cast(
+    tmp_path: Path, master: str, point: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if master != "none" and point == "in a file":
+        pytest.skip("an executor writes the file")
+    make_table(tmp_path)
+    die(master, point, tmp_path)
+    table = lance_spark.connect(str(tmp_path), spark, progress=False).open_table("t")
+    is_cast = point == "after the commit"
+    assert (table.version, table.schema.field("v").type == VECTOR) == ((2, True) if is_cast else (1, False))
+    jobs = table.list_jobs()
+    assert [(job.job_type, job.status) for job in jobs] == [("alter_columns", "DEAD")] * (master != "none")
+    monkeypatch.setattr(cast_files, "_LOCAL_BYTES", cast_files._LOCAL_BYTES if master == "none" else 0)
+    if not is_cast:
+        table.alter_columns({"path": "v", "data_type": VECTOR})
+        assert [job.status for job in table.list_jobs()] == [*(["DONE", "DEAD"] if jobs else [])]
+    assert [row["v"] for row in table.to_arrow().to_pylist()] == [[i, 0.5] for i in range(12)]
+    lance_spark.cleanup(table.uri, older_than=timedelta(0))
+    assert table.version == 2 and files_without_version(table) == set()

@@ -1,4 +1,4 @@
-"""Upkeep jobs in the history of a table."""
+"""Jobs without checkpoints in the history of a table: upkeep, and casts of columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lance_spark.staging.area import new_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Progress of an upkeep job, by the names of a job's record."""
+    """Progress of a job, by the names of a job's record."""
 
     versions: tuple[int, ...] = ()
     fragments_total: int = 0
@@ -30,9 +30,15 @@ class Done:
 
 @contextlib.contextmanager
 def noted(
-    ref: DatasetRef, job_id: str, job_type: str, *, read_version: int, done: Callable[[], Done]
+    ref: DatasetRef,
+    job_id: str,
+    job_type: str,
+    *,
+    read_version: int,
+    done: Callable[[], Done],
+    columns: tuple[str, ...] = (),
 ) -> Iterator[Callable[[], None]]:
-    """Records an upkeep job of the table, at its beginning and at its end.
+    """Records a job of the table, at its beginning and at its end.
 
     Runs on the driver. Yields a function that waits for the first record. The block calls the
     function before its first change of the table. Only the first record must succeed at once.
@@ -45,7 +51,7 @@ def noted(
         job_id=job_id,
         job_type=job_type,
         status="RUNNING",
-        columns=(),
+        columns=columns,
         udf_name="",
         udf_version="",
         key="",
