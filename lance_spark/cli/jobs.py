@@ -207,6 +207,12 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     max_seconds: Annotated[float | None, typer.Option(metavar="SECONDS", help="End early after so long")] = None,
     max_cost: Annotated[float | None, typer.Option(metavar="COST", help="End early at this cost, by the UDF")] = None,
     job_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")] = None,
+    txn_app_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Application that runs each of its transactions once")
+    ] = None,
+    txn_version: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of the transaction of --txn-app-id")
+    ] = None,
     master: Master = None,
     checkpoints: Checkpoints = None,
     storage: StorageOptions = None,
@@ -236,6 +242,8 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
             max_seconds=max_seconds,
             max_cost=max_cost,
             job_id=job_id,
+            txn_app_id=txn_app_id,
+            txn_version=txn_version,
         )
     except BackfillIncompleteError as error:
         if isinstance(error.result, BackfillJobResult):

@@ -10,14 +10,23 @@ import pyarrow as pa
 
 from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
+from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError, UnsupportedOperationError
 from lance_spark.lance_compat import without_fields
 from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.sql.table_definition import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
+from lance_spark.sql.table_definition import (
+    AUTO_BACKFILL_SUFFIX,
+    AUTO_REFRESH,
+    is_automation,
+    refuse_collations,
+    refuse_ineffective,
+    refuse_reserved,
+    with_comment,
+)
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, parse_spark_schema, to_lance_schema
 from lance_spark.types.mapping import DECLARED_TYPE
 from lance_spark.types.schemas import COMMENT, as_declared
+from lance_spark.views.definition import existing_view
 
 if TYPE_CHECKING:
     import lance
@@ -136,10 +145,26 @@ def _check_column(change: _Change, dataset: lance.LanceDataset) -> None:
 
 def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
     refuse_reserved([change["property"]])
-    if change["kind"] == "SetProperty":
+    if is_automation(change["property"]):
+        _check_automation(change, dataset)
+    elif change["kind"] == "SetProperty":
         if change["property"] == "location":
             raise _unsupported_error("SET LOCATION", dataset, "Copy the table into the folder of its catalog")
         refuse_ineffective([change["property"]])
+
+
+def _check_automation(change: _Change, dataset: lance.LanceDataset) -> None:
+    """Checks a property that an agent follows. `alter_columns` checks the columns.
+
+    Raises:
+        OptionError: The value is neither true nor false.
+        ViewError: The table is no materialized view.
+    """
+    value = change.get("value")
+    if value is not None and value.lower() not in ("true", "false"):
+        raise OptionError(change["property"], value, "'true' or 'false'")
+    if change["property"] == AUTO_REFRESH:
+        existing_view(dataset)
 
 
 def _unsupported_error(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
@@ -177,6 +202,9 @@ def _drop_and_alter(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.
     alterations = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]
     if alterations:
         table.alter_columns(*alterations)
+    for change in changes:
+        if change.get("property") == AUTO_REFRESH:
+            table.alter_view(auto_refresh=_is_true(change))
 
 
 _REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}
@@ -185,6 +213,9 @@ _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColum
 
 def _to_alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:
     """Returns a change as an argument of `Table.alter_columns`; None for another change."""
+    name = change.get("property", "")
+    if is_automation(name) and name != AUTO_REFRESH:
+        return {"path": name.removesuffix(AUTO_BACKFILL_SUFFIX), "auto_backfill": _is_true(change)}
     key = _ALTERATIONS.get(change["kind"])
     if key is None:
         return None
@@ -194,6 +225,11 @@ def _to_alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, ob
     kind = _to_field(change["column"][-1], change["type"]).type
     is_stored_type = path in dataset.schema.names and dataset.schema.field(path).type == kind
     return None if is_stored_type else {"path": path, "data_type": kind}
+
+
+def _is_true(change: _Change) -> bool:
+    """Tells whether a property is set to true. A removed property is false."""
+    return str(change.get("value") or "").lower() == "true"
 
 
 def _to_field(name: str, kind: str) -> pa.Field[Any]:
@@ -209,7 +245,8 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.La
     properties: dict[str, str | None] = {}
     for change in changes:
         if change["kind"].endswith("Property"):
-            properties[change["property"]] = change.get("value")
+            if not is_automation(change["property"]):
+                properties[change["property"]] = change.get("value")
             continue
         column = ".".join(change["column"])
         if change["kind"] == "UpdateColumnComment":

@@ -28,8 +28,12 @@ _CATALOG_TABLES = ("lancespark.LanceTable", "lancespark.EvolvingTable")
 """Java classes of the tables of a catalog."""
 
 
-def create(call: ProcedureCall, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
+def create(
+    call: ProcedureCall, query: str, if_not_exists: bool | None, with_data: bool | None, auto_refresh: bool | None
+) -> Row:
     """Creates a view of a SELECT, and fills the view if the statement has WITH DATA.
+
+    An agent refreshes a view with `auto_refresh`. An existing view stays unchanged.
 
     Raises:
         TableExistsError: A table of this name exists.
@@ -44,7 +48,7 @@ def create(call: ProcedureCall, query: str, if_not_exists: bool | None, with_dat
     else:
         view = text_query(call.spark, query, lambda name: _catalog_table(call, name))
         _refuse_outside(call, view.source)
-        create_spark_view(ref, view)
+        create_spark_view(ref, view, auto_refresh=bool(auto_refresh))
         if with_data:
             call.table().refresh()
     table = call.table()

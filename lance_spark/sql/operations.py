@@ -27,8 +27,14 @@ CANCEL_WAIT_S = 30
 """Longest wait for the end of a cancelled job."""
 
 
-def add_column(call: ProcedureCall, column: str, source: DatasetRef, source_column: str | None) -> Row:
-    """Adds a column computed by the stored UDF of another table's column."""
+def add_column(
+    call: ProcedureCall, column: str, source: DatasetRef, source_column: str | None, auto_backfill: bool | None
+) -> Row:
+    """Adds a column computed by the stored UDF of another table's column.
+
+    An agent keeps the column up to date if `auto_backfill` is true. The default is the UDF's own
+    setting.
+    """
     table = call.table()
     bound = column if source_column is None else source_column
     binding = binding_of(source.open_latest(), bound)
@@ -42,7 +48,8 @@ def add_column(call: ProcedureCall, column: str, source: DatasetRef, source_colu
             f"The UDF of column {bound!r} of {source.uri} makes {len(binding.columns)} columns. Nothing was changed. "
             "Add the columns with add_columns of the table API."
         )
-    table.add_columns({column: (load_udf(binding, objects_of_table(source), bound), list(binding.inputs))})
+    udf = load_udf(binding, objects_of_table(source), bound)
+    table.add_columns({column: (udf, list(binding.inputs))}, auto_backfill=auto_backfill)
     return [column, table.version]
 
 

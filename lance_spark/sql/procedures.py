@@ -57,7 +57,7 @@ def _always(_: DatasetRef) -> bool:
 PROCEDURES = {
     "add_column": Procedure(
         "adds a column that the stored UDF of a column of another table, by default of the same name, computes",
-        (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING")),
+        (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING"), ("auto_backfill", "BOOLEAN")),
         "column STRING, version BIGINT",
         operations.add_column,
         runs_code=_always,
@@ -89,6 +89,8 @@ PROCEDURES = {
             ("max_calls", "BIGINT"),
             ("max_seconds", "DOUBLE"),
             ("max_cost", "DOUBLE"),
+            ("txn_app_id", "STRING"),
+            ("txn_version", "BIGINT"),
         ),
         "job STRING, computed BIGINT, skipped BIGINT, version BIGINT, status STRING, remaining BIGINT",
         operations.backfill,
@@ -141,7 +143,7 @@ PROCEDURES = {
     ),
     "create_materialized_view": Procedure(
         "makes a materialized view of a SELECT over one table, without rows, or filled",
-        (("*query", "STRING"), ("if_not_exists", "BOOLEAN"), ("with_data", "BOOLEAN")),
+        (("*query", "STRING"), ("if_not_exists", "BOOLEAN"), ("with_data", "BOOLEAN"), ("auto_refresh", "BOOLEAN")),
         "name STRING, version BIGINT, rows BIGINT",
         materialized_views.create,
         is_for_new=True,

@@ -27,6 +27,12 @@ _RESERVED = (
     *("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns"),
     *("auto-backfill-columns", "auto-refresh"),
 )
+AUTO_REFRESH = "auto_refresh"
+"""Property of a view. An agent refreshes views with the value true."""
+
+AUTO_BACKFILL_SUFFIX = ".auto_backfill"
+"""End of the name of a property: `<column>.auto_backfill` marks a column for an agent."""
+
 _PRIVATE = "lance-spark."
 _FILE_FORMAT = "file_format_version"
 """Name of `data_storage_version` in other connectors."""
@@ -188,6 +194,9 @@ def refuse_ineffective(names: Iterable[str]) -> None:
             a storage option, whose secret would be stored in clear text.
     """
     for name in names:
+        if is_automation(name):
+            accepted = "a property of ALTER TABLE: a new table has no UDFs and is no view"
+            raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
         lowered = name.lower()
         if lowered.removeprefix(_OPTION_PREFIX).startswith(STORAGE_PREFIX):
             accepted = "a storage option of the catalog, which its administrator sets"
@@ -197,6 +206,11 @@ def refuse_ineffective(names: Iterable[str]) -> None:
             columns = ", ".join(f"<column>.{option}" for option in COLUMN_OPTIONS)
             accepted = f"an option of CREATE TABLE: {', '.join(similar) or columns}; or a name that is no option"
             raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
+
+
+def is_automation(name: str) -> bool:
+    """Tells whether a property marks a view or a column for an agent."""
+    return name == AUTO_REFRESH or name.endswith(AUTO_BACKFILL_SUFFIX)
 
 
 def with_comment(field: pa.Field[Any], comment: str | None) -> pa.Field[Any]:

@@ -122,6 +122,8 @@ def test_the_parameters_of_a_backfill_are_passed_on(spark: SparkSession, tmp_pat
     assert len(result["versions"]) >= 1
     filled = [i for i, value in enumerate(table.to_arrow(["double"])["double"].to_pylist()) if value is not None]
     assert filled == list(range(10, 30, 2))
+    once = ("backfill", table.uri, "double", "--txn-app-id", "app", "--txn-version", 3, "--json")
+    assert [run(*once).document["rows_computed"] for _ in range(2)] == [30, 0]  # type: ignore[index, call-overload]
 
 
 def test_a_backfill_ends_at_its_budget_with_0(spark: SparkSession, tmp_path: Path, run: Run):

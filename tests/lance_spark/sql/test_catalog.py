@@ -616,6 +616,12 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     assert (budgeted[1], budgeted[4:]) == (1, ("PARTIAL", 3))
     rest = sql("CALL {c}.system.backfill('t', 'twice', 'id < 5')")[0]
     assert (rest[1], rest[4:]) == (3, ("DONE", 0))
+    once = "CALL {c}.system.backfill('t', 'twice', 'id < 5', txn_app_id => 'app', txn_version => 7)"
+    assert [sql(once)[0][1] for _ in range(2)] == [4, 0]
+    again = "REFRESH COLUMN twice ON {c}.t WHERE id < 5 WITH (txn_app_id = 'app', txn_version = 7)"
+    assert sql(again)[0][1] == 0
+    with pytest.raises(AnalysisException, match="txn_version"):
+        sql("CALL {c}.system.backfill('t', 'twice', txn_app_id => 'app')")
     sql("CREATE TABLE {c}.more AS SELECT id + 100 AS id FROM range(3)")
     assert (
         sql("CALL {c}.system.add_column('more', 'doubled', source => 't', source_column => 'twice')")[0][0] == "doubled"

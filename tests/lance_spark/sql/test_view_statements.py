@@ -64,6 +64,47 @@ def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Conn
     assert db.table_names() == ["docs", "filled", "none"]
 
 
+@pytest.mark.long
+def test_properties_mark_views_and_columns_for_an_agent(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.docs AS SELECT id, 'a' AS text FROM range(3)")
+    select = "SELECT id FROM {c}.docs"
+    marked = lambda table: dict(sql(f"SHOW TBLPROPERTIES {{c}}.{table}"))  # noqa: E731 - one expression
+    sql(f"CREATE MATERIALIZED VIEW {{c}}.v TBLPROPERTIES ('auto_refresh' = 'TRUE') AS {select} WITH DATA")
+    sql(f"CREATE MATERIALIZED VIEW {{c}}.w TBLPROPERTIES ('auto_refresh' = 'false') AS {select}")
+    assert [marked(view)["auto-refresh"] for view in "vw"] == ["true", "false"]
+    sql("ALTER TABLE {c}.v UNSET TBLPROPERTIES ('auto_refresh')")
+    sql("ALTER TABLE {c}.w SET TBLPROPERTIES ('auto_refresh' = 'true', 'k' = 'v')")
+    assert [marked(view)["auto-refresh"] for view in "vw"] == ["false", "true"]
+    assert marked("w")["k"] == "v" and "auto_refresh" not in marked("w")
+
+    docs = db.open_table("docs")
+    docs.add_columns({"twice": twice, "two": twice})
+    sql("ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = 'true', 'two.auto_backfill' = 'true')")
+    assert marked("docs")["auto-backfill-columns"] == "twice, two"
+    sql("ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = 'false')")
+    sql("ALTER TABLE {c}.docs UNSET TBLPROPERTIES ('two.auto_backfill')")
+    assert marked("docs")["auto-backfill-columns"] == ""
+    sql("CALL {c}.system.add_column('docs', 'more', source => 'docs', source_column => 'twice', auto_backfill => true)")
+    assert marked("docs")["auto-backfill-columns"] == "more"
+    assert [step.name for step in db.agent(allow=["docs", "w"]).plan().steps] == ["docs.more", "w"]
+
+    versions = [db.open_table(name).version for name in ("docs", "v")]
+    for statement, error in {
+        "ALTER TABLE {c}.v SET TBLPROPERTIES ('auto_refresh' = 'yes')": "'true' or 'false'",
+        "ALTER TABLE {c}.docs SET TBLPROPERTIES ('k' = 'v', 'auto_refresh' = 'true')": "ViewError",
+        "ALTER TABLE {c}.docs SET TBLPROPERTIES ('k' = 'v', 'text.auto_backfill' = 'true')": "has no UDF",
+        "ALTER TABLE {c}.docs SET TBLPROPERTIES ('nope.auto_backfill' = 'true')": "nope",
+        "ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = '1')": "'true' or 'false'",
+        "CREATE TABLE {c}.x (id BIGINT) TBLPROPERTIES ('id.auto_backfill' = 'true')": "has no effect",
+        "CREATE TABLE {c}.x (id BIGINT) TBLPROPERTIES ('auto_refresh' = 'true')": "has no effect",
+        f"CREATE MATERIALIZED VIEW {{c}}.x TBLPROPERTIES ('auto_refresh' = 'x') AS {select}": "takes no TBLPROPERTIES",
+    }.items():
+        with pytest.raises(AnalysisException, match=error):
+            sql(statement)
+    assert [db.open_table(name).version for name in ("docs", "v")] == versions
+    assert "x" not in db.table_names()
+
+
 def test_columns_of_a_view_may_name_the_catalog_and_the_namespace(sql: Sql) -> None:
     sql("CREATE NAMESPACE {c}.`a b`")
     for number, table in enumerate(("{c}.docs", "{c}.`a b`.docs")):

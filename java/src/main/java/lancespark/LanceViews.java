@@ -2,6 +2,7 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Map;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedIdentifier;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -19,6 +20,8 @@ import scala.Option;
  * analyzer.
  */
 final class LanceViews {
+  private static final String AUTO_REFRESH = "auto_refresh";
+
   private LanceViews() {}
 
   /** Rewrites a statement or its EXPLAIN. Returns every other plan itself. */
@@ -48,6 +51,8 @@ final class LanceViews {
     arguments.add(new NamedArgumentExpression("query", query));
     arguments.add(argument("if_not_exists", view.ifNotExists()));
     arguments.add(argument("with_data", fills));
+    String refreshed = properties(view).get(AUTO_REFRESH);
+    if (refreshed != null) arguments.add(argument(AUTO_REFRESH, Boolean.parseBoolean(refreshed)));
     return AbstractLanceParser.call(location, "create_materialized_view", arguments);
   }
 
@@ -55,14 +60,26 @@ final class LanceViews {
     return new NamedArgumentExpression(name, Literal$.MODULE$.apply((Object) value));
   }
 
+  private static Map<String, String> properties(CreateMaterializedViewAsSelect statement) {
+    // A class of its own for each kind of options.
+    @SuppressWarnings("unchecked") // the parser makes texts
+    var properties =
+        (scala.collection.Map<String, String>)
+            SparkRelease.call(statement.tableSpec(), "properties");
+    return Scala.map(properties);
+  }
+
   private static AnalysisException refusal(String view, CreateMaterializedViewAsSelect statement) {
     String clause = null;
     if (!statement.columns().isEmpty()) clause = "a list of columns";
     if (!statement.partitioning().isEmpty()) clause = "PARTITIONED BY or CLUSTER BY";
-    // A class of its own for each kind of options.
     Object spec = statement.tableSpec();
-    var properties = (scala.collection.Map<?, ?>) SparkRelease.call(spec, "properties");
-    if (!properties.isEmpty()) clause = "TBLPROPERTIES";
+    for (Map.Entry<String, String> property : properties(statement).entrySet()) {
+      boolean isFlag = property.getValue().matches("(?i)true|false");
+      if (!isFlag || !property.getKey().equals(AUTO_REFRESH)) {
+        clause = "TBLPROPERTIES except '" + AUTO_REFRESH + "' = 'true' or 'false'";
+      }
+    }
     if (((Option<?>) SparkRelease.call(spec, "comment")).isDefined()) clause = "COMMENT";
     if (((Option<?>) SparkRelease.call(spec, "location")).isDefined()) clause = "LOCATION";
     Object format = Scala.orNull((Option<?>) SparkRelease.call(spec, "provider"));
