@@ -23,15 +23,22 @@ def plan_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def commit_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Commits a write after the answers of all tasks.
+    """Commits a write after the answers of all tasks, and answers with the metrics of the commit.
 
     Raises:
         CommitError: The commit made no version.
         CommitOutcomeUnknownError: The store did not answer.
     """
     writer = decode_writer(arguments["writer"])
-    writer.commit(decode_answers(writer, arguments["messages"]))
-    return {}
+    result = writer.commit_tasks(decode_answers(writer, arguments["messages"]))
+    if result is None:
+        return {}
+    return {
+        "rows": result.rows,
+        "fragments": result.fragments,
+        "attempts": result.retries + 1,
+        "conflicting_rows": result.rows_carried + result.rows_nulled + result.rows_gone,
+    }
 
 
 def abort_write(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -214,24 +214,22 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             yield live, batch.select(plan.targets.schema.names)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commits as :meth:`commit_tasks`, as Spark calls a writer."""
+        self.commit_tasks(messages)
+
+    def commit_tasks(self, messages: Sequence[WriterCommitMessage | None]) -> CommitResult | None:
         """Commits the tasks' work, all or nothing.
 
-        Runs on the driver, without a session.
+        Runs on the driver, without a session. Returns the earlier result if the job has committed.
+        Returns the result of the first commit if the transaction of the application was committed
+        before, or None if that commit is no longer known.
 
         Raises:
             RowAddressError: Rows are NULL, unknown, deleted, or given twice.
             CommitError: See :func:`~lance_spark.commit.column_commit.commit_columns`.
         """
-        self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
-
-    def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult | None:
-        """Commits as :meth:`commit` does; returns the earlier result if the job has committed.
-
-        Returns the result of the first commit if the transaction of the application was committed
-        before, or None if that commit is no longer known.
-        """
         try:
-            result = self._commit_and_finish(messages)
+            result = self._commit_and_finish([item for item in messages if isinstance(item, ColumnsWritten)])
         except RepeatedTransactionError as error:
             _logger.info("%s", error)
             if self._ledger is not None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
     from pyspark.sql.datasource import WriterCommitMessage
 
+    from lance_spark.commit.changes import CommitResult
+
 _ANSWER = StructType([StructField("message", BinaryType())])
 """Spark's schema of the answer of a write task."""
 
@@ -48,8 +50,8 @@ class TaskWriter(Protocol):
 class Writer(TaskWriter, Protocol):
     """A write run by Spark's tasks and committed by the driver."""
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Makes a version of the answers of all tasks."""
+    def commit_tasks(self, messages: Sequence[WriterCommitMessage | None]) -> CommitResult | None:
+        """Makes a version of the answers of all tasks, and returns the result, if known."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes the tasks' files."""

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.sql_metrics import sql_metrics
+
 FRAGMENTS = 4
 
 
@@ -23,19 +25,9 @@ def path(tmp_path: Path) -> str:
 
 
 def metrics_of(df: DataFrame) -> dict[str, int]:
-    """Executes a query, and returns the numbers of its scan as the web UI shows them."""
-    session = df.sparkSession._jsparkSession
-    plans = session.sharedState().statusStore()
-    df.collect()
-    session.sparkContext().listenerBus().waitUntilEmpty()
-    execution = plans.executionsList(plans.executionsCount() - 1, 1).apply(0)
-    values = plans.executionMetrics(execution.executionId())
-    shown = {}
-    for index in range(execution.metrics().size()):
-        metric = execution.metrics().apply(index)
-        if metric.name() in ("fragments read", "fragments skipped", "indexes used"):
-            shown[metric.name()] = int(values.apply(metric.accumulatorId()))
-    return shown
+    """Executes a query, and returns the numbers of its scan."""
+    shown = sql_metrics(df.sparkSession, df.collect)
+    return {name: shown[name] for name in ("fragments read", "fragments skipped", "indexes used")}
 
 
 def test_the_web_ui_shows_the_fragments_and_the_indexes_of_a_scan(spark: SparkSession, path: str):

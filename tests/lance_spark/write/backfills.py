@@ -66,7 +66,7 @@ class Backfill:
         return writer.read_answer(json.loads(json.dumps(message.to_json())))
 
     def commit(self, *messages: ColumnsWritten) -> CommitResult:
-        return pickle.loads(pickle.dumps(self.writer)).commit_result(list(messages))
+        return pickle.loads(pickle.dumps(self.writer)).commit_tasks(list(messages))
 
     def run(self, *tasks: Sequence[tuple[int | None, Any]]) -> CommitResult:
         """Runs a task per list of (address, value), and commits."""

@@ -29,6 +29,9 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
   private final transient String query;
   private final transient Supplier<UserDefinedPythonDataSource> ofStreams;
 
+  /** The numbers of the commit; empty before. */
+  private transient volatile Json committed = new Json();
+
   /** The writer of the latest micro-batch. */
   private transient String batchWriter;
 
@@ -83,7 +86,13 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
   public void commitWriteInPython(byte[] writer, WriterCommitMessage[] messages, boolean abort) {
     String text = Base64.getEncoder().encodeToString(writer);
     Json arguments = new Json().with("writer", text).with("messages", encoded(messages));
-    LanceSource.ask(abort ? "abort_write" : "commit_write", arguments);
+    if (abort) LanceSource.ask("abort_write", arguments);
+    else committed = LanceSource.ask("commit_write", arguments);
+  }
+
+  /** Returns the numbers of the commit; empty before the commit, and without a version. */
+  Json committed() {
+    return committed;
   }
 
   /** Commits or aborts the latest micro-batch with a command. */

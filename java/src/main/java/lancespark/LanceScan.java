@@ -28,7 +28,7 @@ public final class LanceScan
   private final Scan python;
   private final String key;
   private final String description;
-  private final ScanMetrics metrics;
+  private final Json reply;
 
   /** Estimated bytes of the scan. */
   final long bytes;
@@ -91,7 +91,7 @@ public final class LanceScan
     this.options = options;
     this.path = path;
     this.description = String.valueOf(reply.get("description"));
-    this.metrics = new ScanMetrics(reply);
+    this.reply = reply;
     this.rows = reply.number("rows");
     this.bytes = reply.number("bytes");
     this.limited = reply.isTrue("limited");
@@ -150,12 +150,12 @@ public final class LanceScan
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return metrics.supported(python.supportedCustomMetrics());
+    return DriverMetrics.OF_SCANS.supported(python.supportedCustomMetrics());
   }
 
   @Override
   public CustomTaskMetric[] reportDriverMetrics() {
-    return metrics.reported(python.reportDriverMetrics());
+    return DriverMetrics.OF_SCANS.reported(python.reportDriverMetrics(), reply);
   }
 
   @Override

@@ -6,8 +6,11 @@ import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.types.StructType;
 
-/** A write of rows that end their Arrow batches by row sizes: {@link BatchedRows}. */
-record LanceWrite(Write python, StructType schema) implements Write {
+/**
+ * A write of rows that end their Arrow batches by row sizes: {@link BatchedRows}. The source has
+ * the answer to the commit.
+ */
+record LanceWrite(Write python, GatewaySource source, StructType schema) implements Write {
   @Override
   public String description() {
     return python.description() + ", batches end by the sizes of rows";
@@ -31,11 +34,12 @@ record LanceWrite(Write python, StructType schema) implements Write {
 
   @Override
   public CustomMetric[] supportedCustomMetrics() {
-    return python.supportedCustomMetrics();
+    return DriverMetrics.OF_WRITES.supported(python.supportedCustomMetrics());
   }
 
   @Override
   public CustomTaskMetric[] reportDriverMetrics() {
-    return python.reportDriverMetrics();
+    return DriverMetrics.OF_WRITES.reported(
+        python.reportDriverMetrics(), source.writes().committed());
   }
 }

@@ -35,7 +35,8 @@ final class LanceWrites {
     if (!LanceSource.NAME.equals(SparkRelease.field(write, "shortName"))) return plan;
     // The optimizer applies its rules several times.
     boolean isPlanned =
-        SparkRelease.field(write, "ds") instanceof GatewaySource source && source.isPlannedWrite();
+        SparkRelease.field(write, "ds") instanceof GatewaySource present
+            && present.isPlannedWrite();
     if (isPlanned) return plan;
     LogicalWriteInfo info = (LogicalWriteInfo) SparkRelease.field(write, "info");
     LanceSource.refuseInternal(info.options());
@@ -67,10 +68,10 @@ final class LanceWrites {
                     "schema",
                     withSnapshot(info.schema(), reads.onlySnapshot())));
     boolean truncate = (Boolean) SparkRelease.field(write, "isTruncate");
-    PythonWrite planned =
-        new PythonWrite(GatewaySource.writing(spec), LanceSource.NAME, fullInfo, truncate);
+    GatewaySource source = GatewaySource.writing(spec);
+    PythonWrite planned = new PythonWrite(source, LanceSource.NAME, fullInfo, truncate);
     LogicalPlan input = ordered != null ? ordered : query;
-    Write whole = new LanceWrite(planned, query.schema());
+    Write whole = new LanceWrite(planned, source, query.schema());
     if (evolved != null) whole = evolved.with(whole);
     return SparkRelease.copy(plan, Map.of("write", Option.apply(whole), "query", input));
   }

@@ -12,6 +12,7 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.util.WriteDeltaProjections;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.types.LongType$;
 import scala.collection.immutable.Seq;
 
@@ -45,6 +46,8 @@ public final class RowLevelCommand extends LanceCommand {
 
   /** Options of the statement. */
   private final Map<String, String> options;
+
+  private ChangeMetrics metrics;
 
   /** Spark makes copies with this constructor. */
   public RowLevelCommand(
@@ -199,6 +202,17 @@ public final class RowLevelCommand extends LanceCommand {
     throw new IllegalStateException("the query of a statement has no column " + name);
   }
 
+  /** Spark asks the command of the executed plan for the metrics, and runs the same command. */
+  private ChangeMetrics changeMetrics() {
+    if (metrics == null) metrics = new ChangeMetrics();
+    return metrics;
+  }
+
+  @Override
+  public scala.collection.immutable.Map<String, SQLMetric> metrics() {
+    return changeMetrics().byField();
+  }
+
   /** Runs the statement. Called by Spark. */
   @Override
   public Seq<Row> run(SparkSession session) {
@@ -220,6 +234,7 @@ public final class RowLevelCommand extends LanceCommand {
     try {
       Json answer = table.catalog.ask("change", table.identifier, arguments, input);
       succeeded = true;
+      changeMetrics().report(answer);
       return AddRowCounts.rows(result, answer);
     } catch (PythonGateway.Failure failure) {
       throw Errors.thrown(Errors.ofCommand(operation, failure));
