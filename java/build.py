@@ -36,9 +36,11 @@ OLDEST_JAVA = 17
 PROPERTIES = "lancespark/release.properties"
 """Entry of the jar: version, release of Spark, digest of the sources. Python reads it."""
 
-_SERVICE = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
-_REGISTERED = "org.apache.spark.sql.lancespark.RegisteredSource"
-"""Entry of the jar that registers a class as a data source."""
+_SERVICES = {
+    "org.apache.spark.sql.sources.DataSourceRegister": "org.apache.spark.sql.lancespark.RegisteredSource",
+    "org.apache.spark.status.AppHistoryServerPlugin": "lancespark.LanceWebUi",
+}
+"""Classes of the jar that Spark finds by the interfaces of their services."""
 
 _LINT = "-Xlint:all,-path"
 """Without `path`, because manifests of Spark's jars name jars outside of PySpark."""
@@ -194,7 +196,8 @@ def _version() -> str:
 
 def _pack(classes: Path, properties: str, target: Path) -> None:
     entries = {str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*.class")}
-    entries[_SERVICE] = f"{_REGISTERED}\n".encode()
+    for service, name in _SERVICES.items():
+        entries[f"META-INF/services/{service}"] = f"{name}\n".encode()
     entries[PROPERTIES] = properties.encode()
     manifest = (
         f"Manifest-Version: 1.0\r\nImplementation-Title: lance-spark\r\nImplementation-Version: {_version()}\r\n\r\n"

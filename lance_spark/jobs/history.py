@@ -30,6 +30,7 @@ from lance_spark.errors import (
 )
 from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord, progress_of
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
+from lance_spark.jobs.web_ui import JobInWebUi
 from lance_spark.metrics import record_job
 from lance_spark.objects import objects_beside
 from lance_spark.parallel_calls import in_parallel
@@ -144,10 +145,12 @@ class JobHistory:
 
     Attributes:
         ref: The table.
+        web_ui: The job of this history in the web UI of this process's Spark application.
     """
 
     def __init__(self, ref: DatasetRef) -> None:
         self.ref = ref
+        self.web_ui = JobInWebUi(ref.uri)
         self._objects = objects_beside(ref)
 
     def save(self, record: JobRecord) -> None:
@@ -162,9 +165,11 @@ class JobHistory:
 
         if record.status in ENDED:
             _measure(record)
+            self.web_ui.show(record)
             write_or_keep(self.ref, record, write, lambda: self._is_noted(record))
         else:
             write()
+            self.web_ui.show(record)
 
     def _is_noted(self, record: JobRecord) -> bool:
         """Tells whether the history has a row of this run of the job; damage may hide the row."""
@@ -173,8 +178,10 @@ class JobHistory:
 
     def beat(self, staging_id: str, progress: object = None) -> None:
         """Writes a heartbeat with the counts of a running job, if its present result is given."""
-        values = {**progress_of(progress), "at": time.time()}
+        counts = progress_of(progress)
+        values = {**counts, "at": time.time()}
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps(values).encode())
+        self.web_ui.update(counts)
 
     @contextlib.contextmanager
     def beating(self, staging_id: str, progress: Callable[[], object]) -> Iterator[None]:

@@ -530,6 +530,25 @@ def _check_numbers(name: str, numbers: Iterable[float | None]) -> None:
         raise ValueError(f"the field {name!r} holds a number below 0, or above all counts and times")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowError:
+    """The place and the class of an error, without values.
+
+    Attributes:
+        fragment_id: The fragment.
+        row_address: The row's address, or None if only the fragment is known.
+        table_version: The version of the address.
+        outcome: As in :class:`ErrorRecord`.
+        error_type: Qualified name of the exception.
+    """
+
+    fragment_id: int
+    row_address: int | None
+    table_version: int
+    outcome: str
+    error_type: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ErrorRecord(Displayable):
     """A failed row, or a range of failed rows.

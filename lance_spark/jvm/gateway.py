@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
@@ -24,6 +26,9 @@ from lance_spark.jvm.jar import load
 _LOG = logging.getLogger(__name__)
 
 _PYTHON_GATEWAY = "lancespark.PythonGateway"
+
+_server: Any = None
+"""The Java object of :func:`serve`; None in a process that serves no JVM."""
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -66,8 +71,37 @@ class _Python:
 
 def serve(gateway: JavaGateway) -> None:
     """Registers this process for the commands of the JVM behind a gateway."""
+    global _server  # noqa: PLW0603 - a process serves one JVM
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    load(gateway, _PYTHON_GATEWAY).newInstance().use(_Python())
+    server: Any = load(gateway, _PYTHON_GATEWAY).newInstance()
+    server.use(_Python())
+    _server = server
+
+
+def show_job(job: Mapping[str, object]) -> None:
+    """Sends the state of a job to the web UI and to the event log of the application.
+
+    Sends no state in a process that serves no JVM. A failure only logs a message.
+
+    Args:
+        job: Fields of LanceJob.java.
+    """
+    server = _server
+    if server is None:
+        return
+    try:
+        server.showJob(json.dumps(job))
+    except (Py4JError, OSError) as error:
+        _LOG.debug("The web UI does not show the job %s: %s", job.get("job_id"), error)
+
+
+def _forget_server() -> None:
+    """Leaves the connection to the parent process after a fork."""
+    global _server  # noqa: PLW0603 - as above
+    _server = None
+
+
+os.register_at_fork(after_in_child=_forget_server)
 
 
 def failed(error: BaseException) -> dict[str, str]:

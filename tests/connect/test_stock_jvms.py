@@ -20,6 +20,7 @@ from tests.connect.jvm_settings import settings
 from tests.connect.sql_client import REPORT, seen_by_client
 from tests.lance_spark.write.appends import unused_files
 from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
+from tests.support.web_ui import fetch
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
 
@@ -112,7 +113,8 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
         "spark.sql.catalog.trusted.allow_stored_code": "true",
     }
     with daemons(tmp_path) as started:
-        port = free_port()
+        port, web_port = free_port(), free_port()
+        trusted |= {"spark.ui.enabled": "true", "spark.ui.port": str(web_port)}
         server = started.start(
             "connect",
             "org.apache.spark.deploy.SparkSubmit",
@@ -150,6 +152,8 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
         assert "num_affected_rows=3" in output, errors[-4000:]
         assert "ended during the command commit_write" in output, errors[-4000:]
         assert [job.status for job in table.list_jobs()] == ["DEAD"]
+        # The web UI of the server has the job of the client. The killed process could send no end.
+        assert table.list_jobs()[0].job_id in fetch(f"http://127.0.0.1:{web_port}/lance/")
         table_path = str(tmp_path / "tables" / "by_path.lance")
         assert (lance.dataset(table_path).version, lance.dataset(table_path).count_rows()) == (1, 4)
         assert unused_files(table_path) == set()

@@ -99,8 +99,7 @@ class BackfillJob:
         self._service_error: str | None = None
         self._is_early = False
         self._cancelled = threading.Event()
-        self._launched = datetime.now(UTC)
-        self._began = time.monotonic()
+        self._launched, self._began = datetime.now(UTC), time.monotonic()
 
     def cancel(self) -> None:
         """Stops the tasks, and returns at once. Works from any thread."""
@@ -356,6 +355,7 @@ class BackfillJob:
             for fragment_work in answer.task.work:
                 self._states.fails(fragment_work.fragment_id, answer.error)
             return []
+        self._record.note_errors(answer, spec.snapshot.version)
         raise_if_fatal(answer, spec)
         if is_error(answer.error_type, ServiceUnavailableError):
             self._service_error = str(answer.error).removeprefix(f"{answer.error_type}: ")

@@ -10,12 +10,12 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 
 from lance_spark.backfill.driver.checkpoint_upkeep import remove_expired
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.commit.attempt import this_user
 from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
-from lance_spark.jobs.model import BackfillJobResult, JobRecord
+from lance_spark.jobs.model import BackfillJobResult, JobRecord, RowError
 from lance_spark.parallel_calls import in_thread
 
 _LOG = logging.getLogger(__name__)
@@ -77,6 +77,20 @@ class RecordWriter:
             message=message,
         )
         self._history.save(record)
+
+    def note_errors(self, outcome: RangeOutcome, version: int | None) -> None:
+        """Notes the first errors of a range of a version for the web UI."""
+        row_errors = outcome.row_errors
+        if outcome.error is not None and not row_errors:
+            error = RowError(
+                fragment_id=outcome.fragment_id,
+                row_address=None,
+                table_version=version or 0,
+                outcome="failed",
+                error_type=outcome.error_type or "",
+            )
+            row_errors = (error,)
+        self._history.web_ui.note_errors(row_errors)
 
     def beat(self) -> None:
         """Writes a heartbeat, at most every few seconds.

@@ -20,6 +20,7 @@ from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.backfill.task.overlap import Writes
 from lance_spark.errors import ValueConversionError
+from lance_spark.jobs.model import RowError
 from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet
@@ -149,6 +150,9 @@ _TRACE_CHARS = 8192
 _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth": 0}
 
 
+_MOST_FIRST = 3
+"""Number of errors in the answer of a range."""
+
 _MOST_WRITTEN_IDS = 10_000
 """Number of written records without a row after which a process forgets them."""
 
@@ -161,9 +165,13 @@ class ErrorLog:
 
     A process writes a record without a row once. Each write is a commit, and all ranges of a
     damaged fragment fail with the same error.
+
+    Attributes:
+        first: The first errors, for the answer of the task.
     """
 
     def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
+        self.first: list[RowError] = []
         self._spec = spec
         self._fragment_id = fragment_id
         self._records: list[dict[str, Any]] = []
@@ -188,7 +196,7 @@ class ErrorLog:
     ) -> None:
         """Adds an error. An error without an offset ended the work on a fragment."""
         spec = self._spec
-        record = {
+        record: dict[str, Any] = {
             "job_id": spec.job_id,
             "table_uri": spec.snapshot.uri,
             "table_version": spec.snapshot.version,
@@ -205,6 +213,9 @@ class ErrorLog:
             **_DEFAULTS,
             **more,
         }
+        if len(self.first) < _MOST_FIRST:
+            first = {field: record[field] for field in RowError.__dataclass_fields__}
+            self.first.append(RowError(**first))
         # The same failure of another attempt has the same id.
         identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
         record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]

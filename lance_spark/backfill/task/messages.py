@@ -16,6 +16,7 @@ from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.task import TaskEnvironment
+from lance_spark.jobs.model import RowError
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.rows.merge import RowMapping
 from lance_spark.rows.row_set import RowSet
@@ -322,6 +323,7 @@ class RangeOutcome:
             lack.
         batch_rows: Maximum rows of a call, after a call ran out of memory; None before.
         error_type: Qualified name of the exception's class.
+        row_errors: The first errors of the range.
     """
 
     fragment_id: int
@@ -351,6 +353,7 @@ class RangeOutcome:
     batch_rows: int | None = None
     error: str | None = None
     error_type: str | None = None
+    row_errors: tuple[RowError, ...] = ()
 
     @property
     def key(self) -> RangeKey:

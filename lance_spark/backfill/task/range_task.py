@@ -485,4 +485,5 @@ class RangeRun(ABC):
             seconds={**seconds, "checkpoint": seconds["checkpoint"] + self._checkpoints.seconds},
             source=self._source,
             batch_rows=computation.batch_rows,
+            row_errors=tuple(computation.errors.first),
         )

@@ -21,8 +21,13 @@ final class Json extends LinkedHashMap<String, Object> {
   }
 
   static Json parse(String text) {
+    return read(text, Json.class);
+  }
+
+  /** Returns the object of a class with the fields of a JSON object. */
+  static <T> T read(String text, Class<T> type) {
     try {
-      return MAPPER.readValue(text, Json.class);
+      return MAPPER.readValue(text, type);
     } catch (JsonProcessingException error) {
       throw new IllegalStateException(error);
     }

@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.Map;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -16,6 +17,7 @@ public final class LanceExtensions extends AbstractFunction1<SparkSessionExtensi
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     LanceAnalysis.inject(extensions);
+    LanceWebUi.attach(SparkContext.getOrCreate());
     PythonGateway.startAhead();
     return BoxedUnit.UNIT;
   }
@@ -24,6 +26,7 @@ public final class LanceExtensions extends AbstractFunction1<SparkSessionExtensi
   public void enable(SparkSession session) {
     LancePushdown.enable(session).own = true;
     LanceAnalysis.follow(session);
+    LanceWebUi.attach(session.sparkContext());
   }
 
   /**

@@ -32,6 +32,11 @@ public final class PythonGateway {
     if (before != null && before.process != null) before.process.end();
   }
 
+  /** Shows the state of a job in the web UI. Called by a Python process with a job. */
+  public void showJob(String job) {
+    LanceWebUi.show(job);
+  }
+
   /** An error of the Python package at the end of a command. */
   static class Failure extends RuntimeException {
     private static final long serialVersionUID = 1L;

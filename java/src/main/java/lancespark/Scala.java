@@ -8,11 +8,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.BiFunction;
 import java.util.function.Function;
+import java.util.function.Supplier;
+import scala.Function0;
 import scala.Function1;
 import scala.Function2;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction0;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.AbstractFunction2;
 
@@ -46,6 +49,15 @@ final class Scala {
   /** Returns the value of an option, or null for None. */
   static <T> T orNull(Option<T> option) {
     return option.isEmpty() ? null : option.get();
+  }
+
+  static <A> Function0<A> function(Supplier<A> supplier) {
+    return new AbstractFunction0<>() {
+      @Override
+      public A apply() {
+        return supplier.get();
+      }
+    };
   }
 
   static <A, B> Function1<A, B> function(Function<A, B> function) {

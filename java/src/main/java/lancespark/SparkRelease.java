@@ -1,5 +1,6 @@
 package lancespark;
 
+import jakarta.servlet.http.HttpServletRequest;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
@@ -18,8 +19,12 @@ import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.execution.arrow.ArrowFieldWriter;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.ui.SparkUITab;
+import org.apache.spark.ui.UIUtils;
 import scala.Product;
 import scala.collection.Iterator;
+import scala.collection.immutable.Seq;
+import scala.xml.Node;
 
 /**
  * Differences between the supported releases of Spark, and private fields of Spark. All reflection
@@ -202,6 +207,27 @@ final class SparkRelease {
   /** Returns the writers of the columns that a runner sends to Python. Changes take effect. */
   static ArrowFieldWriter[] arrowFields(BasePythonRunner<?, ?> runner) {
     return (ArrowFieldWriter[]) field(call(runner, "arrowWriter"), "fields");
+  }
+
+  /** Returns a page of the web UI around its content. Releases differ in the number of flags. */
+  static Seq<Node> page(
+      HttpServletRequest request, String title, Seq<Node> content, SparkUITab tab) {
+    for (Method method : UIUtils.class.getMethods()) {
+      if (!method.getName().equals("headerSparkPage")) continue;
+      Object[] values = new Object[method.getParameterCount()];
+      Arrays.fill(values, false);
+      List<?> first =
+          List.of(request, title, Scala.function(() -> content), tab, scala.Option.empty());
+      System.arraycopy(first.toArray(), 0, values, 0, first.size());
+      try {
+        @SuppressWarnings("unchecked") // a page is nodes
+        Seq<Node> page = (Seq<Node>) method.invoke(null, values);
+        return page;
+      } catch (ReflectiveOperationException error) {
+        throw cause(error);
+      }
+    }
+    throw new IllegalStateException("This release of Spark has no headerSparkPage.");
   }
 
   /** Throws the exception of the called method itself; other failures name the release. */
