@@ -10,6 +10,7 @@ separately.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import statistics
 import sys
@@ -36,6 +37,9 @@ from lance_spark import UDF, Table, udf
 from lance_spark.session.sessions import make_session
 
 LOOP = "bare loop"
+
+_PATIENCE_S = 300
+"""Maximum time for a job of another engine."""
 
 Contestant = Callable[[], dict[str, float]]
 
@@ -126,8 +130,13 @@ class ModelContest:
         table = lance_spark.connect(str(folder), spark, progress=False).open_table("rows")
         contestants: dict[str, Contestant] = {OURS: lambda: backfill(table, name, folder)}
         for peer, child in self._children.items():
-            contestants[peer] = lambda child=child: child.ask(work=name, folder=str(folder))  # type: ignore[misc]
-        case.first = {contestant: run_once(act, case) for contestant, act in contestants.items()}
+            contestants[peer] = functools.partial(child.ask, _PATIENCE_S, work=name, folder=str(folder))
+        for contestant, act in list(contestants.items()):
+            try:
+                case.first[contestant] = run_once(act, case)
+            except TimeoutError:
+                print(f"{name}: {contestant} is left out from here on, since a job took more than {_PATIENCE_S} s")
+                del contestants[contestant], self._children[contestant]
         compare(table, folder, work)
         loads = count_loads(folder)
         case.seconds = {contestant: [] for contestant in contestants}

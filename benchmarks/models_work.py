@@ -85,9 +85,10 @@ def sources() -> Iterator[str]:
 
 
 def pieces() -> Iterator[str]:
-    """Yields pieces of 4,000 letters."""
-    for text in sources():
-        yield from (text[at : at + 4000] for at in range(0, len(text), 4000))
+    """Yields pieces of 4,000 letters without end."""
+    texts = list(sources())
+    while True:
+        yield from (text[at : at + 4000] for text in texts for at in range(0, len(text), 4000))
 
 
 def docstrings() -> Iterator[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -44,14 +45,22 @@ class Child:
         )
         self.pid = self._process.pid
 
-    def ask(self, **question: object) -> Any:
-        """Sends a question, and waits for the answer."""
+    def ask(self, patience_s: float | None = None, **question: object) -> Any:
+        """Sends a question, and waits for the answer; see :meth:`answer`."""
         self._process.stdin.write(json.dumps(question).encode() + b"\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
-        return self.answer()
+        return self.answer(patience_s)
 
-    def answer(self) -> Any:
-        """Waits for a line of the child."""
+    def answer(self, patience_s: float | None = None) -> Any:
+        """Waits for a line of the child.
+
+        Raises:
+            TimeoutError: No line within `patience_s` seconds.
+            RuntimeError: The child has ended.
+        """
+        if patience_s is not None and not select.select([self._process.stdout], [], [], patience_s)[0]:
+            self._process.kill()
+            raise TimeoutError
         line = self._process.stdout.readline()  # type: ignore[union-attr]
         if not line:
             self._errors.seek(0)

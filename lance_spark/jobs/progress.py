@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 _REFRESHES_A_SECOND = 5
 
-_MAIN_STAGES = ("load", "wait", "compute", "limit")
-"""Stages of the thread with the calls of the UDF. Other threads read and write at the same time."""
+_SHOWN_STAGES = 3
 
 
 @dataclass(slots=True)
@@ -91,10 +90,10 @@ class Progress:
     def update(
         self, *, rows: int, written: int, committed: int = 0, seconds: Mapping[str, float] | None = None
     ) -> None:
-        """Shows the progress of the job, and the stage with the most of `seconds`."""
+        """Shows the progress of the job, and the stages with the most of `seconds`."""
         if self._sink is None:
             return
-        self._stages["rows"].status = _show_longest(seconds or {})
+        self._stages["rows"].status = _show_shares(seconds or {})
         for name, value in (("rows", rows), ("written", written), ("committed", committed)):
             if name in self._stages:
                 self._stages[name].done = value
@@ -108,12 +107,12 @@ class Progress:
         self._sink = None
 
 
-def _show_longest(seconds: Mapping[str, float]) -> str:
-    """Returns the stage with the most time of tasks: `(compute 95 %)`; empty before any time."""
-    spent = {stage: seconds.get(stage, 0.0) for stage in _MAIN_STAGES}
-    total = sum(spent.values())
-    longest = max(spent, key=spent.__getitem__)
-    return f"({longest} {100 * spent[longest] / total:.0f} %)" if total else ""
+def _show_shares(seconds: Mapping[str, float]) -> str:
+    """Returns the stages with the most time: `(compute 80 %, read 15 %, write 5 %)`."""
+    total = sum(seconds.values())
+    longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:_SHOWN_STAGES]
+    shares = [f"{stage} {100 * seconds[stage] / total:.0f} %" for stage in longest if seconds[stage]]
+    return f"({', '.join(shares)})" if shares else ""
 
 
 class _Cell:

@@ -20,11 +20,11 @@ import lance_spark
 from lance_spark import EnvironmentBuildError, Manifest
 from tests.support.device_log import device_table, device_udf
 from tests.support.java_classes import JVM_OPTIONS
-from udf_runtime import UDF, udf
+from udf_runtime import UDF, RateLimit, udf
 
 ROWS = 4000
 PARTITIONS = 4
-PROPERTIES, BEGUN, EVENTS = "properties.json", "begun", "events"
+PROPERTIES, BEGUN, EVENTS, SERVICE = "properties.json", "begun", "events", "service"
 """Names of files and a folder in the home of a job."""
 
 PADDING = 2000
@@ -151,6 +151,41 @@ def devices(spark: SparkSession, path: str) -> dict[str, object]:
     return {"right": answers}
 
 
+def reservations(spark: SparkSession, path: str) -> dict[str, object]:
+    """Fills three columns: with two cores and with much memory per process, and with one task at a time."""
+    answers = []
+    reserved: dict[str, tuple[dict[str, object], int | None]] = {
+        "cores": ({"num_cpus": 2}, None),
+        "memory": ({"memory": 400 << 20}, None),
+        "one": ({}, 1),
+    }
+    for name, (options, concurrency) in reserved.items():
+        home = Path(path, name)
+        home.mkdir(parents=True)
+        function = device_udf(home / "log", seconds=0.3, **options)
+        table = device_table(home, spark, function, rows=80, fragments=16)
+        table.backfill("v", task_size=5, concurrency=concurrency)
+        answers.append(table.count_rows("v = 10 * x"))
+    return {"right": answers}
+
+
+def rate_limit(spark: SparkSession, path: str) -> dict[str, object]:
+    """Calls a service at the location in a file, 20 times at once and 10 times a second, from all executors."""
+    url = Path(path, SERVICE).read_text()
+
+    @udf(data_type=pa.int64(), version="1", rate_limit=RateLimit(calls_per_minute=600))
+    def double(x: int) -> int:
+        import urllib.request
+
+        with urllib.request.urlopen(f"{url}/{x}", timeout=30) as response:
+            return int(response.read())
+
+    assert isinstance(double, UDF)
+    table = device_table(Path(path), spark, double, rows=80, fragments=16)
+    result = table.backfill("v", task_size=5, concurrency=None)
+    return {"status": result.status, "right": table.count_rows("v = 2 * x"), "waited": result.seconds["limit"] > 0}
+
+
 def vended_credentials(spark: SparkSession, home: str) -> dict[str, object]:
     """Fills a column for about a minute, over a namespace whose properties are in a file, and makes a view."""
 
@@ -182,7 +217,19 @@ def checksum(function_udf: UDF) -> str | None:
     return None if function_udf.manifest is None else function_udf.manifest.checksum
 
 
-JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql, devices, vended_credentials)}
+JOBS = {
+    job.__name__: job
+    for job in (
+        write_slowly,
+        backfill_slowly,
+        environments,
+        sql,
+        devices,
+        reservations,
+        rate_limit,
+        vended_credentials,
+    )
+}
 
 
 def settings_of(job: str, path: str) -> dict[str, str]:
@@ -190,6 +237,8 @@ def settings_of(job: str, path: str) -> dict[str, str]:
     match job:
         case "devices":
             return {"spark.executor.resource.gpu.amount": "1"}
+        case "reservations":
+            return {"spark.executor.cores": "4"}
         case "vended_credentials":
             folder = Path(path, EVENTS).as_uri()
             return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder, "spark.eventLog.compress": "false"}

@@ -151,10 +151,10 @@ def test_a_notebook_has_one_output_for_each_job(cell: list[list[str]], capfd: py
     first.start(1000, 2)
     second.start(0, 0, commits=False)
     time.sleep(0.3)
-    seconds = {"read": 9.0, "load": 1.0, "compute": 3.0}
+    seconds = {"load": 1.0, "read": 5.0, "compute": 12.0, "limit": 0.0, "write": 1.0, "commit": 6.0}
     for rows in range(0, 1001, 10):
         first.update(rows=rows, written=1, committed=0, seconds=seconds)
-    assert "rows computed (compute 75 %)</td>" in cell[0][1]
+    assert "rows computed (compute 48 %, commit 24 %, read 20 %)</td>" in cell[0][1]
     first.close("DONE")
     second.close("FAILED")
     assert len(cell) == 2 and len(cell[0]) < 10, "not shown at each update"

@@ -485,7 +485,7 @@ class BackfillJob:
             rows=counts.valued + counts.skipped + self._in_flight.count(states.sources),
             written=len(states.finished_fragments()) + len(states.of(FragmentStatus.COMPUTED)),
             committed=len(states.of(FragmentStatus.COMMITTED)),
-            seconds=states.seconds,
+            seconds={**states.seconds, "commit": self._commits.seconds},
         )
 
     def _result(self, status: Status) -> BackfillJobResult:

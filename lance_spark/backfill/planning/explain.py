@@ -17,7 +17,7 @@ from lance_spark.backfill.planning.cost_model import (
     estimate,
     find_row_seconds,
 )
-from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
+from lance_spark.backfill.planning.fragment_plan import FragmentPlan
 from lance_spark.backfill.planning.planner import SAMPLE_TASKS, PreparedBackfill
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY
@@ -284,7 +284,7 @@ def view_of(
         total_fragments=len(inside) + len(outside_plans),
         total_rows=dataset.count_rows(),
         fragments=len(work),
-        total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()), prepared.spec.call_rows)),
+        total_tasks=len(prepared.cut(work, SparkSession.getActiveSession())),
         total_rows_pending=pending,
         rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,

@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 import operator
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -166,13 +166,17 @@ def countable(plans: Collection[FragmentPlan]) -> bool:
     return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
 
 
-def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int, call_rows: int = 1) -> list[Task]:
+def plan_tasks(
+    plans: Sequence[FragmentPlan], task_rows: int, call_rows: int = 1, *, is_maximum: bool = True
+) -> list[Task]:
     """Cuts fragments into ranges, and packs small fragments together. Pure.
 
-    A range has at most `task_rows` rows and about MAX_TASK_BYTES of input, all of one fragment.
-    Ranges of a fragment run in parallel, and hold full calls of `call_rows` rows. Small fragments
-    share a task.
+    A task has `task_rows` rows and at most about MAX_TASK_BYTES of input: a range of one fragment,
+    or small fragments. Ranges of a fragment run in parallel. Tasks hold full calls of `call_rows`
+    rows: fewer rows than `task_rows` if this `is_maximum`, otherwise more.
     """
+    round_calls = math.floor if is_maximum else math.ceil
+    most_rows = round_calls(task_rows / call_rows) * call_rows or task_rows
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
     packed_rows, packed_bytes = 0, 0
@@ -184,11 +188,11 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int, call_rows: int = 1
         packed, packed_rows, packed_bytes = [], 0, 0
 
     for plan in plans:
-        ranges = _ranges(plan, task_rows, call_rows)
+        ranges = _ranges(plan, task_rows, call_rows, round_calls)
         for start, stop in ranges:
             rows = stop - start
             size = plan.input_bytes * rows // max(plan.physical_rows, 1)
-            fits = packed_rows + rows <= task_rows and packed_bytes + size <= MAX_TASK_BYTES
+            fits = packed_rows + rows <= most_rows and packed_bytes + size <= MAX_TASK_BYTES
             if len(ranges) > 1 or not fits or len(packed) >= _TASK_FRAGMENTS:
                 ship()
             packed.append(_work_of(plan, start, stop, ranges))
@@ -284,12 +288,14 @@ def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
     return [Task(number=number, work=tuple(works)) for number, works in enumerate(packs)]
 
 
-def _ranges(plan: FragmentPlan, task_rows: int, call_rows: int) -> tuple[tuple[int, int], ...]:
+def _ranges(
+    plan: FragmentPlan, task_rows: int, call_rows: int, round_calls: Callable[[float], int]
+) -> tuple[tuple[int, int], ...]:
     task_rows = min(task_rows, MAX_RANGE_ROWS)
     pieces = max(math.ceil(plan.physical_rows / task_rows), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
     length = math.ceil(plan.physical_rows / pieces)
     if 1 < call_rows < length < plan.physical_rows:
-        length -= length % call_rows
+        length = round_calls(length / call_rows) * call_rows
     elif length > _ALIGNMENT:
         length = math.ceil(length / _ALIGNMENT) * _ALIGNMENT
     return tuple((start, min(start + length, plan.physical_rows)) for start in range(0, plan.physical_rows, length))

@@ -130,16 +130,23 @@ class PreparedBackfill:
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
-        request, udf = self.request, self.definition.loaded or self.definition.stored
-        task_size = request.task_size or (udf and udf.task_size)
-        return task_size or rows_per_task(spark, self.dataset.count_rows(), request.concurrency)
+        return self._task_size or rows_per_task(spark, self.dataset.count_rows(), self.request.concurrency)
+
+    @property
+    def _task_size(self) -> int | None:
+        udf = self.definition.loaded or self.definition.stored
+        return self.request.task_size or (udf and udf.task_size) or None
 
     def tasks(self, spark: SparkSession) -> list[Task]:
         """Returns the tasks of the round: of all rows to do, or of a sample."""
         request = self.request
         if request.is_sample and request.max_calls is not None:
             return sample_tasks(self.plans, request.max_calls, SAMPLE_TASKS)
-        return plan_tasks(self.plans, self.task_rows(spark), self.spec.call_rows)
+        return self.cut(self.plans, spark)
+
+    def cut(self, plans: Sequence[FragmentPlan], spark: SparkSession | None) -> list[Task]:
+        """Cuts fragments into tasks. A task of small fragments makes full calls of the UDF."""
+        return plan_tasks(plans, self.task_rows(spark), self.spec.call_rows, is_maximum=bool(self._task_size))
 
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]

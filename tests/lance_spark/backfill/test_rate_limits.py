@@ -165,6 +165,7 @@ def test_a_job_calls_within_its_limit(lab: InlineLab, service: HttpService) -> N
     assert (result.status, service.requests.total()) == ("DONE", 30)
     assert values(table, "v") == {row: (2 * row,) for row in range(30)}
     assert max(service.times) - min(service.times) >= 0.6
+    assert result.seconds["limit"] > 0
     assert list(Path(lab.uri).rglob("limits/*")) == []
 
 

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lance_spark import BackfillIncompleteError, Table
+from lance_spark.backfill.planning import planner
 from lance_spark.backfill.task import row_stream
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.staging.column_file import ColumnFile
@@ -75,15 +76,30 @@ def test_batches_span_small_fragments(lab: InlineLab, iterates: bool) -> None:
     assert not has_threads()
 
 
+@pytest.mark.parametrize(("slots", "task_size"), [(2, None), (4, None), (8, None), (16, None), (2, 80)])
+def test_tasks_of_small_fragments_hold_full_calls(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch, slots: int, task_size: int | None
+) -> None:
+    monkeypatch.setattr(planner, "known_slots", lambda spark: slots)
+    table = make(lab, sized(lab, batch_size=50), rows=1000, rows_per_file=10)
+    result = table.backfill("v", task_size=task_size, concurrency=None)
+    assert (len(calls_of(lab)), result.rows_computed) == (20, 1000)
+    assert values(table, "v") == {row: (-row,) for row in range(1000)}
+
+
 def test_a_scalar_udf_sees_one_fragment_after_another(lab: InlineLab) -> None:
     table = make(lab, lab.udf(), rows=40, rows_per_file=10)
     assert table.backfill("v", task_size=1000).rows_computed == 40
     assert lab.log.read_text().split() == [str(row) for row in range(40)]
 
 
-def test_ranges_hold_full_calls(lab: InlineLab) -> None:
-    table = make(lab, sized(lab, batch_size=30), rows=200, rows_per_file=200)
-    table.backfill("v", task_size=100)
+@pytest.mark.parametrize(("task_size", "tasks"), [(100, 3), (None, 4)])
+def test_ranges_hold_full_calls(lab: InlineLab, task_size: int | None, tasks: int) -> None:
+    """Without a size, a task has 50 rows, rounded up to 60. A size of 100 allows 90 rows."""
+    function = sized(lab, batch_size=30)
+    table = make(lab, function, rows=200, rows_per_file=200)
+    assert table.plan_backfill("v", udf=function, task_size=task_size, concurrency=2).total_tasks == tasks
+    table.backfill("v", task_size=task_size, concurrency=2)
     assert [len(rows) for rows in calls_of(lab)] == [30, 30, 30, 30, 30, 30, 20]
 
 
@@ -175,8 +191,12 @@ def test_reading_and_writing_go_on_during_a_call(lab: InlineLab, monkeypatch: py
     assert len(set(threads.values())) == 3
 
 
-def test_a_task_reads_no_further_ahead_than_prefetch_batches(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    function = sized(lab, batch_size=10, checkpoint_size=10, prefetch_batches=1)
+@pytest.mark.parametrize(("prefetch_batches", "most"), [(1, 20), (None, 30)])
+def test_a_task_reads_no_further_ahead_than_prefetch_batches(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch, prefetch_batches: int | None, most: int
+) -> None:
+    """By default 2 batches, and one that the reader waits with."""
+    function = sized(lab, batch_size=10, checkpoint_size=10, prefetch_batches=prefetch_batches)
     table = make(lab, function, rows=200, rows_per_file=10)
     read, reads, ahead = InputReader.batches, list[int](), list[int]()
 
@@ -192,7 +212,7 @@ def test_a_task_reads_no_further_ahead_than_prefetch_batches(lab: InlineLab, mon
     monkeypatch.setattr(InputReader, "batches", reading)
     with acting(lab.uri, 100, note):
         table.backfill("v", task_size=1000)
-    assert 0 < ahead[0] <= 20
+    assert most - 20 < ahead[0] <= most
 
 
 def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""Limits on threads: variables of UDF processes, and imports of torch and onnxruntime, with modules that stand in."""
+"""Limits on threads: variables of UDF processes, and imports of torch and onnxruntime, with modules that stand in
+and with the real ones.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,7 +72,9 @@ def observe() -> str:
     })  # fmt: skip
 
 
-def observe_in_process(num_cpus: float | None, interpreter: Interpreter | None = None) -> dict[str, object]:
+def observe_in_process(
+    num_cpus: float | None, interpreter: Interpreter | None = None, *, observe: Callable[[], str] = observe
+) -> dict[str, object]:
     """Returns the observation of a UDF's process."""
     observing = UDF.define(
         lambda x: pa.array([observe()]),
@@ -111,6 +116,35 @@ def test_a_udf_process_has_as_many_threads_as_cores(modules: Path, monkeypatch: 
         "TOKENIZERS_PARALLELISM": "maybe",
     }
     assert observed["torch"] == [6]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("num_cpus", [1, 2])
+def test_the_real_libraries_have_as_many_threads_as_cores(num_cpus: int):
+    pytest.importorskip("rapidocr_onnxruntime")
+    pytest.importorskip("threadpoolctl")
+
+    def count_threads() -> str:
+        import glob
+
+        import numpy as np
+        import onnxruntime
+        import rapidocr_onnxruntime
+        import threadpoolctl
+
+        (model,) = glob.glob(f"{os.path.dirname(rapidocr_onnxruntime.__file__)}/models/*cls*.onnx")
+        before = len(os.listdir("/proc/self/task"))
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        np.ones((50, 50)) @ np.ones((50, 50))
+        pools = {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+        added = len(os.listdir("/proc/self/task")) - before
+        del session
+        return json.dumps({"pools": sorted(pools), "threads of the session": added + 1})
+
+    assert observe_in_process(num_cpus, observe=count_threads) == {
+        "pools": [num_cpus],
+        "threads of the session": num_cpus,
+    }
 
 
 def test_a_running_process_is_limited_again_for_another_udf(modules: Path):
