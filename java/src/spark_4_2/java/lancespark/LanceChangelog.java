@@ -53,7 +53,11 @@ final class LanceChangelog implements Changelog {
     this.options = options;
   }
 
-  static LanceChangelog of(
+  /**
+   * Returns the feed by its interface. Otherwise Spark 4.1 could not load the catalog: its check of
+   * the class would load the interface.
+   */
+  static Changelog of(
       AbstractLanceCatalog catalog,
       Identifier identifier,
       ChangelogContext context,
