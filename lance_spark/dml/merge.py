@@ -64,6 +64,7 @@ class Merge:
         *,
         table_name: str,
         timeout: timedelta | None = None,
+        family: str | None = None,
     ) -> None:
         self._deadline = MergeDeadline.of(timeout, ref.uri)
         self._deadline.check()
@@ -77,7 +78,7 @@ class Merge:
                 raise ColumnNotFoundError(name, ref.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
         self._source = MergeSource(spark, data, dataset.schema)
         self._check(dataset)
-        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(family or ""))
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: merge into {table_name}")
         self._jobs = SparkJobs(self._source.spark, tag, answers_errors=True)
 

@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 """Commands by their modules in `lance_spark.sql`. A function of the same name runs each command."""
 
 
-_WITH_JAVA_OBJECT = ("call", "change")
+_WITH_JAVA_OBJECT = ("call", "change", "commit_batch")
 
 
 def find_command(name: str) -> Callable[[Mapping[str, Any], Any], dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from lance_spark.streaming.upserts import UpsertWriter
 from lance_spark.streaming.writes import LanceStreamWriter, StreamWrite
 from lance_spark.types import parse_spark_schema
 from lance_spark.write.by_path import plan_writer
@@ -56,12 +57,20 @@ def plan_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = {key.lower(): value for key, value in arguments["options"].items()}
     schema = parse_spark_schema(arguments["schema"])
-    stream = StreamWrite.of(options, schema, overwrite=arguments["overwrite"], query_id=arguments["query_id"])
-    return encode_write(LanceStreamWriter(stream, stream.plan()))
+    stream = StreamWrite.of(
+        options,
+        schema,
+        overwrite=arguments["overwrite"],
+        query_id=arguments["query_id"],
+        updates=arguments["updates"],
+    )
+    return encode_write(UpsertWriter.plan(stream) if stream.keys else LanceStreamWriter(stream, stream.plan()))
 
 
-def commit_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def commit_batch(arguments: Mapping[str, Any], session: object) -> dict[str, Any]:
     """Commits a micro-batch after the answers of all tasks.
+
+    `session` is the session of the query in the JVM.
 
     Raises:
         StreamRewoundError: The table has a later batch of the query.
@@ -69,7 +78,11 @@ def commit_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
         CommitOutcomeUnknownError: The store did not answer.
     """
     writer = _read_writer(arguments)
-    writer.commit(decode_answers(writer, arguments["messages"]), arguments["batch"])
+    answers = decode_answers(writer, arguments["messages"])
+    if isinstance(writer, UpsertWriter):
+        writer.commit(answers, arguments["batch"], session)
+    else:
+        writer.commit(answers, arguments["batch"])
     return {}
 
 
@@ -79,5 +92,5 @@ def abort_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _read_writer(arguments: Mapping[str, Any]) -> LanceStreamWriter:
-    return cast("LanceStreamWriter", decode_writer(arguments["writer"]))
+def _read_writer(arguments: Mapping[str, Any]) -> LanceStreamWriter | UpsertWriter:
+    return cast("LanceStreamWriter | UpsertWriter", decode_writer(arguments["writer"]))

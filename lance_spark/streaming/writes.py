@@ -23,6 +23,7 @@ from lance_spark.commit.commit_loop import open_head
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import NoLocationError, OptionError, TableNotFoundError
 from lance_spark.options import WriteOptions
+from lance_spark.options_values import parse_names
 from lance_spark.staging.orphans import abort_older_jobs
 from lance_spark.statement_options import check_statement_options, statement_options
 from lance_spark.stored_json import load_object
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_OPTION = "checkpointlocation"
 QUERY_ID_OPTION = "streaming_query_id"
 COMPACT_OPTION = "compact_after"
+KEYS_OPTION = "merge_on"
 _NAME_OPTION = "queryname"
 """Spark's option with the name of a query, from `queryName(...)`."""
 
@@ -77,6 +79,7 @@ class StreamWrite:
         query_id: Id of the query, if already known.
         compact_after: Number of small fragments after which a batch compacts the table; None never
             compacts.
+        keys: Key columns of update mode; empty in other modes.
     """
 
     options: WriteOptions
@@ -84,10 +87,16 @@ class StreamWrite:
     overwrite: bool
     query_id: str | None
     compact_after: int | None = None
+    keys: tuple[str, ...] = ()
 
     @staticmethod
     def of(
-        options: Mapping[str, str], schema: StructType, *, overwrite: bool, query_id: str | None = None
+        options: Mapping[str, str],
+        schema: StructType,
+        *,
+        overwrite: bool,
+        query_id: str | None = None,
+        updates: bool = False,
     ) -> StreamWrite:
         """Validates the options. Writes nothing.
 
@@ -96,12 +105,13 @@ class StreamWrite:
             schema: The columns of the rows.
             overwrite: Whether each batch replaces all rows.
             query_id: Id of the query, if Spark passed the id.
+            updates: Whether the output mode is `update`.
 
         Raises:
             NoLocationError: Spark passed no location.
             OptionError: An option is unknown, malformed, or belongs to another kind of write.
         """
-        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION, COMPACT_OPTION, _NAME_OPTION}
+        of_query = {CHECKPOINT_OPTION, QUERY_ID_OPTION, COMPACT_OPTION, KEYS_OPTION, _NAME_OPTION}
         of_write = {name: text for name, text in options.items() if name not in of_query}
         check_statement_options("STREAM", statement_options(of_write))
         parsed = WriteOptions.parse(of_write)
@@ -119,7 +129,13 @@ class StreamWrite:
             overwrite=overwrite,
             query_id=requested_id or query_id or _read_query_id(options.get(CHECKPOINT_OPTION)),
             compact_after=_compact_after_of(options.get(COMPACT_OPTION)),
+            keys=_keys_of(options.get(KEYS_OPTION), updates=updates),
         )
+
+    @property
+    def family(self) -> str | None:
+        """The first digits of the ids of all jobs of the query; None for an unknown query."""
+        return None if self.query_id is None else _family_of(self.query_id)
 
     @property
     def ref(self) -> DatasetRef:
@@ -132,8 +148,7 @@ class StreamWrite:
         Raises:
             OptionError, SchemaMismatchError, UnsupportedTypeError: The rows do not fit the table.
         """
-        family = None if self.query_id is None else _family_of(self.query_id)
-        plan = LanceAppendWriter.plan(self.ref, self.schema, self.options, overwrite=self.overwrite, family=family)
+        plan = LanceAppendWriter.plan(self.ref, self.schema, self.options, overwrite=self.overwrite, family=self.family)
         plan.staging.open_job()
         return plan
 
@@ -206,6 +221,20 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         batch = answers[0].plan if answers else self.batch
         if batch is not None:
             batch.abort([])
+
+
+def _keys_of(text: str | None, *, updates: bool) -> tuple[str, ...]:
+    if text is not None and not updates:
+        raise OptionError(KEYS_OPTION, text, "outputMode('update') and the jar", problem="is an option of update mode")
+    if text is None:
+        if updates:
+            raise OptionError(KEYS_OPTION, None, "the key columns, by which a micro-batch of update mode replaces rows")
+        return ()
+    try:
+        return parse_names(text)
+    except ValueError as error:
+        accepted = "key columns, comma-separated or as a JSON array, each once"
+        raise OptionError(KEYS_OPTION, text, accepted) from error
 
 
 def _compact_after_of(text: str | None) -> int | None:

@@ -24,7 +24,8 @@ from tests.support.faults import unused_files
 from tests.support.processes import environment
 from udf_runtime import udf
 
-pytestmark = [pytest.mark.long, pytest.mark.parametrize("way", ["jar", "no jar"])]
+pytestmark = pytest.mark.long
+both_ways = pytest.mark.parametrize("way", ["jar", "no jar"])
 
 ROWS = 10
 ROOT = Path(__file__).parents[3]
@@ -136,12 +137,22 @@ def run_with_deaths(stream: Stream, dice: random.Random, between: Callable[[], o
 
 
 @pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize("seed", [1])
 def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path) -> None:
     run_with_deaths(Stream(way, tmp_path, batches=200), random.Random(seed))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [3])
+def test_deaths_of_any_process_in_update_mode(seed: int, tmp_path: Path) -> None:
+    stream = Stream("update", tmp_path, batches=200)
+    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), stream.table, enable_stable_row_ids=True)
+    run_with_deaths(stream, random.Random(seed))
+
+
+@pytest.mark.slow
+@both_ways
 @pytest.mark.parametrize("seed", [2])
 def test_deaths_at_both_ends_of_a_stream_from_table_to_table(way: str, seed: int, jobs: Any, tmp_path: Path) -> None:
     stream = Stream(way, tmp_path, batches=30, module="pipeline_driver")
@@ -164,6 +175,7 @@ def test_deaths_at_both_ends_of_a_stream_from_table_to_table(way: str, seed: int
 
 
 @pytest.mark.slow
+@both_ways
 def test_a_stopped_driver_that_goes_on_after_a_second_driver(way: str, tmp_path: Path) -> None:
     stream, dice = Stream(way, tmp_path, batches=24), random.Random(5)
     for part in range(3):
@@ -182,6 +194,7 @@ def test_a_stopped_driver_that_goes_on_after_a_second_driver(way: str, tmp_path:
 
 
 @pytest.mark.slow
+@both_ways
 def test_concurrent_backfills_and_compactions(way: str, jobs: Any, tmp_path: Path) -> None:
     stream = Stream(way, tmp_path, batches=20)
     lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), stream.table, enable_stable_row_ids=True)

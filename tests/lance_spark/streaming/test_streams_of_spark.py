@@ -4,67 +4,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import lance
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import lance_spark
+from tests.lance_spark.streaming.number_files import NumberStream, lose_commits
 from tests.support.faults import unused_files
 
 
-class Numbers:
-    """A streaming query over files of numbers, whose checkpoint a test can damage."""
-
-    def __init__(self, spark: SparkSession, home: Path) -> None:
-        self.spark = spark
-        self.home = home
-        self.table = str(home / "t.lance")
-        (home / "in").mkdir()
-
-    def feed(self, number: int) -> None:
-        """Adds a file with ten rows, which becomes a micro-batch."""
-        (self.home / "in" / f"{number}.csv").write_text("".join(f"{10 * number + i}\n" for i in range(10)))
-
-    def source(self) -> DataFrame:
-        files = self.spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1)
-        return files.csv(str(self.home / "in"))
-
-    def run(self, mode: str = "append", **options: str) -> None:
-        """Runs the query over all files."""
-        rows = self.source() if mode == "append" else self.source().groupBy("id").count()
-        write = rows.writeStream.format("lance").outputMode(mode).options(**options).trigger(availableNow=True)
-        write = write.option("checkpointLocation", str(self.home / "checkpoint")).queryName("numbers")
-        assert write.start(self.table).awaitTermination(120)
-
-    def lose_commits(self, number: int) -> None:
-        """Makes Spark repeat the last batches."""
-        lose_commits(self.home / "checkpoint", number)
-
-    def ids(self) -> list[int]:
-        ids: list[Any] = lance.dataset(self.table).to_table()["id"].to_pylist()
-        return sorted(ids)
-
-
-def lose_commits(checkpoint: Path, number: int) -> None:
-    """Makes Spark repeat the last batches, as after a crash between the commit of the table and Spark's log."""
-    commits = checkpoint / "commits"
-    batch_ids = sorted((int(path.name) for path in commits.iterdir() if path.name.isdigit()), reverse=True)
-    for batch_id in batch_ids[:number]:
-        for path in (commits / str(batch_id), commits / f".{batch_id}.crc"):
-            path.unlink(missing_ok=True)
-
-
 @pytest.fixture
-def numbers(spark: SparkSession, tmp_path: Path) -> Numbers:
-    return Numbers(spark, tmp_path)
+def numbers(spark: SparkSession, tmp_path: Path) -> NumberStream:
+    return NumberStream(spark, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_a_batch_whose_commit_log_is_lost_is_not_written_again(numbers: Numbers, mode: str) -> None:
+def test_a_batch_whose_commit_log_is_lost_is_not_written_again(numbers: NumberStream, mode: str) -> None:
     numbers.feed(0)
     numbers.feed(1)
     numbers.run(mode)
@@ -81,7 +39,7 @@ def test_a_batch_whose_commit_log_is_lost_is_not_written_again(numbers: Numbers,
 
 @pytest.mark.long
 @pytest.mark.classic
-def test_a_table_of_a_catalog_is_a_target(numbers: Numbers, spark: SparkSession) -> None:
+def test_a_table_of_a_catalog_is_a_target(numbers: NumberStream, spark: SparkSession) -> None:
     lance_spark.catalog(spark, "streams", str(numbers.home))
     spark.sql("CREATE TABLE streams.numbers (id BIGINT)")
     numbers.feed(0)
@@ -93,14 +51,10 @@ def test_a_table_of_a_catalog_is_a_target(numbers: Numbers, spark: SparkSession)
         assert write.trigger(availableNow=True).toTable("streams.numbers").awaitTermination(120)
         assert spark.table("streams.numbers").count() == 10 * batch
         numbers.feed(batch)
-    counts = numbers.source().groupBy("id").count().select("id").writeStream.outputMode("update")
-    updating = counts.option("checkpointLocation", str(numbers.home / "u"))
-    with pytest.raises(PySparkException, match="does not support Update mode"):
-        updating.toTable("streams.numbers").awaitTermination(120)
 
 
 @pytest.mark.long
-def test_a_restored_checkpoint_ends_the_query(numbers: Numbers) -> None:
+def test_a_restored_checkpoint_ends_the_query(numbers: NumberStream) -> None:
     numbers.feed(0)
     numbers.run()
     shutil.copytree(numbers.home / "checkpoint", numbers.home / "copy")
@@ -115,7 +69,7 @@ def test_a_restored_checkpoint_ends_the_query(numbers: Numbers) -> None:
 
 
 @pytest.mark.long
-def test_a_stream_from_table_to_table_has_each_row_once(numbers: Numbers, spark: SparkSession) -> None:
+def test_a_stream_from_table_to_table_has_each_row_once(numbers: NumberStream, spark: SparkSession) -> None:
     copy, checkpoint = str(numbers.home / "copy.lance"), numbers.home / "copy"
 
     def run() -> None:
@@ -137,7 +91,7 @@ def test_a_stream_from_table_to_table_has_each_row_once(numbers: Numbers, spark:
     assert max(len(lance.dataset(path).get_fragments()) for path in (numbers.table, copy)) <= 2
 
 
-def test_a_new_column_is_added_with_merge_schema(numbers: Numbers, spark: SparkSession) -> None:
+def test_a_new_column_is_added_with_merge_schema(numbers: NumberStream, spark: SparkSession) -> None:
     numbers.feed(0)
     numbers.run()
     wider = numbers.source().selectExpr("id", "id * 2 AS twice")

@@ -33,6 +33,9 @@ public class GatewaySource extends PythonDataSourceV2 {
   /** Id of the streaming query of a write; null for other writes. */
   private String query;
 
+  /** Whether the output mode of the query is `update`. */
+  private boolean updates;
+
   private GatewayWrites planner;
 
   protected GatewaySource() {}
@@ -53,9 +56,10 @@ public class GatewaySource extends PythonDataSourceV2 {
   }
 
   /** Returns a source for the writes of a streaming query. */
-  static GatewaySource streaming(String query) {
+  static GatewaySource streaming(String query, boolean updates) {
     GatewaySource source = at(null);
     source.query = query;
+    source.updates = updates;
     return source;
   }
 
@@ -87,7 +91,7 @@ public class GatewaySource extends PythonDataSourceV2 {
   }
 
   synchronized GatewayWrites writes() {
-    if (planner == null) planner = new GatewayWrites(write, query, super::source);
+    if (planner == null) planner = new GatewayWrites(write, query, updates, super::source);
     return planner;
   }
 

@@ -6,6 +6,7 @@ import java.util.List;
 import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.api.python.PythonUtils$;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceWriteInfo;
@@ -27,6 +28,7 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
 
   private final transient Json write;
   private final transient String query;
+  private final transient boolean updates;
   private final transient Supplier<UserDefinedPythonDataSource> ofStreams;
 
   /** The numbers of the commit; empty before. */
@@ -37,12 +39,14 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
 
   /**
    * Takes the planner rule's facts about the write, or null; the id of the streaming query, or
-   * null; and Spark's own data source.
+   * null; whether its output mode is `update`; and Spark's own data source.
    */
-  GatewayWrites(Json write, String query, Supplier<UserDefinedPythonDataSource> ofStreams) {
+  GatewayWrites(
+      Json write, String query, boolean updates, Supplier<UserDefinedPythonDataSource> ofStreams) {
     super(interpreter());
     this.write = write;
     this.query = query;
+    this.updates = updates;
     this.ofStreams = ofStreams;
   }
 
@@ -73,7 +77,8 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
             .with("overwrite", overwrite);
     Json planned =
         isStream
-            ? LanceSource.ask("plan_batch", arguments.with("query_id", query))
+            ? LanceSource.ask(
+                "plan_batch", arguments.with("query_id", query).with("updates", updates))
             : LanceSource.ask("plan_write", arguments.with("write", write));
     batchWriter = isStream ? planned.text("writer") : null;
     Base64.Decoder decoder = Base64.getDecoder();
@@ -107,7 +112,7 @@ final class GatewayWrites extends UserDefinedPythonDataSource {
             .with("writer", batchWriter)
             .with("messages", encoded(messages))
             .with("batch", batch);
-    LanceSource.ask(command, arguments);
+    LanceSource.ask(command, arguments, SparkSession.active());
   }
 
   /** Returns the answers of tasks; null for a failed task. */

@@ -6,12 +6,15 @@ import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 
 /**
  * A write that replaces all rows. A dynamic overwrite of partitions does the same, because a table
- * without partitions is one partition.
+ * without partitions is one partition. {@link LanceStreamingWrite} distinguishes the output modes
+ * of streams.
  */
-class LanceOverwrite implements SupportsTruncate, SupportsDynamicOverwrite {
+class LanceOverwrite
+    implements SupportsTruncate, SupportsDynamicOverwrite, SupportsStreamingUpdateAsAppend {
   private final PythonWriteBuilder python;
 
   LanceOverwrite(PythonWriteBuilder python) {

@@ -25,6 +25,8 @@ final class LancePythonWrite extends PythonWrite {
 
   @Override
   public StreamingWrite toStreaming() {
-    return new LanceStreamingWrite(GatewaySource.streaming(info.queryId()), info, replaces);
+    boolean updates = LanceStreamingWrite.updates(info.queryId());
+    return new LanceStreamingWrite(
+        GatewaySource.streaming(info.queryId(), updates), info, replaces);
   }
 }

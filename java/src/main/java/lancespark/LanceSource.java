@@ -288,8 +288,13 @@ final class LanceSource {
 
   /** Runs a command for a read in Python, and returns the answer. */
   static Json ask(String command, Json arguments) {
+    return ask(command, arguments, null);
+  }
+
+  /** Runs a command in Python, with an object of the JVM or null. */
+  static Json ask(String command, Json arguments, Object object) {
     try {
-      return PythonGateway.call(command, arguments, null);
+      return PythonGateway.call(command, arguments, object);
     } catch (PythonGateway.Failure failure) {
       throw Errors.thrown(Errors.ofCommand(command, failure));
     }

@@ -1,10 +1,14 @@
 package lancespark;
 
+import java.util.UUID;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingWriterFactory;
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution;
+import org.apache.spark.sql.streaming.OutputMode;
 import org.apache.spark.sql.types.StructType;
 
 /**
@@ -19,6 +23,14 @@ final class LanceStreamingWrite extends PythonStreamingWrite {
     super(source, LanceSource.NAME, info, replaces);
     this.source = source;
     this.schema = info.schema();
+  }
+
+  /** Tells whether the output mode of a running query is `update`. Spark tells no builder. */
+  static boolean updates(String query) {
+    var running = SparkSession.active().sharedState().activeStreamingQueries();
+    StreamExecution execution = running.get(UUID.fromString(query));
+    if (execution == null) throw new IllegalStateException("The query " + query + " has ended.");
+    return execution.outputMode().equals(OutputMode.Update());
   }
 
   @Override
