@@ -91,6 +91,16 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
     ):
         with pytest.raises(AnalysisException, match=r"ALREADY_EXISTS"):
             run(statement)
+    for statement in (
+        "CREATE TABLE IF NOT EXISTS docs (a INT) USING parquet",
+        "CREATE TABLE IF NOT EXISTS DOCS USING parquet AS SELECT 1 AS a",
+        "CREATE TABLE IF NOT EXISTS docs USING lance AS SELECT 1 AS a",
+        "CREATE TABLE IF NOT EXISTS sizes (a INT) USING lance",
+        "CREATE TABLE IF NOT EXISTS docs LIKE sizes",
+        "CREATE VIEW IF NOT EXISTS docs AS SELECT 1",
+    ):
+        assert run(statement) == []
+        assert run("SELECT sum(id), (SELECT sum(size) FROM sizes) FROM docs") == [(6, 7)]
     for mode in ("error", "append", "overwrite"):
         with pytest.raises(AnalysisException, match=r"ALREADY_EXISTS|not support|cannot|Cannot"):
             session.range(3).write.format("parquet").mode(mode).saveAsTable("docs")

@@ -33,6 +33,9 @@ final class CatalogSupport {
     if (plan instanceof AnalyzeTables analyze) {
       return isOurs(analyze.child()) ? LancePushdown.localRelation(plan.output(), List.of()) : null;
     }
+    if (LanceCommands.isNeedless(plan)) {
+      return LancePushdown.localRelation(plan.output(), List.of());
+    }
     if (plan instanceof AnalyzeTable analyze) {
       return tableOf(analyze.child()) != null ? new RefreshTable(analyze.child()) : null;
     }

@@ -32,7 +32,26 @@ final class LanceCommands {
           "AlterTableRenameCommand", "newName",
           "CreateViewCommand", "name");
 
+  /** Commands of Spark with IF NOT EXISTS, and the field with the clause. */
+  private static final Map<String, String> CONDITIONAL =
+      Map.of(
+          "CreateDataSourceTableCommand", "ignoreIfExists",
+          "CreateDataSourceTableAsSelectCommand", "mode",
+          "CreateTableCommand", "ignoreIfExists",
+          "CreateTableLikeCommand", "ifNotExists",
+          "CreateViewCommand", "allowExisting");
+
   private LanceCommands() {}
+
+  /** Tells whether a command has IF NOT EXISTS, and a Lance table has the name. */
+  static boolean isNeedless(LogicalPlan plan) {
+    String command = plan.getClass().getSimpleName();
+    String field = CONDITIONAL.get(command);
+    if (field == null) return false;
+    Object value = SparkRelease.call(plan, field);
+    boolean isConditional = Boolean.TRUE.equals(value) || "Ignore".equals(String.valueOf(value));
+    return isConditional && existing(plan, MAKERS.get(command)) != null;
+  }
 
   /** Returns the error of a refused command, or null. */
   static AnalysisException refusal(LogicalPlan plan) {
