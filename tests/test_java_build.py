@@ -81,7 +81,7 @@ def test_a_file_of_a_later_release_replaces_an_earlier_one() -> None:
         release: build.sources(build.source_folders(release))["lancespark/LanceCatalog.java"].parts[-4]
         for release in ("4.1.2", "4.2.0", "4.3.0")
     }
-    assert by_release == {"4.1.2": "spark_4_1", "4.2.0": "spark_4_1", "4.3.0": "spark_4_3"}
+    assert by_release == {"4.1.2": "spark_4_1", "4.2.0": "spark_4_2", "4.3.0": "spark_4_3"}
 
 
 def test_a_build_without_a_jdk_names_the_remedy(checkout: Path, no_jdk: dict[str, str]) -> None:
