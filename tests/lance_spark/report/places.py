@@ -42,9 +42,9 @@ def connect(folder: Path) -> Connection:
     return lance_spark.connect(str(folder), no_spark, progress=False)
 
 
-def write_jobs(table: Table, records: Sequence[JobRecord]) -> None:
+def write_jobs(table: Table, records: Sequence[JobRecord], storage: dict[str, str] | None = None) -> None:
     rows = pa.Table.from_pylist([record.to_row() for record in records], schema=JOBS.schema)
-    append_rows(DatasetRef.at(table.uri), JOBS, rows)
+    append_rows(DatasetRef.at(table.uri, storage or {}), JOBS, rows)
 
 
 def ended_jobs(count: int, **changes: Any) -> list[JobRecord]:
@@ -62,7 +62,7 @@ def ended_jobs(count: int, **changes: Any) -> list[JobRecord]:
     ]
 
 
-def write_errors(table: Table, job_id: str, messages: Sequence[str]) -> None:
+def write_errors(table: Table, job_id: str, messages: Sequence[str], storage: dict[str, str] | None = None) -> None:
     errors = [
         {
             "error_id": str(number),
@@ -86,7 +86,7 @@ def write_errors(table: Table, job_id: str, messages: Sequence[str]) -> None:
         }
         for number, message in enumerate(messages)
     ]
-    append_rows(DatasetRef.at(table.uri), ERRORS, pa.Table.from_pylist(errors, schema=ERRORS.schema))
+    append_rows(DatasetRef.at(table.uri, storage or {}), ERRORS, pa.Table.from_pylist(errors, schema=ERRORS.schema))
 
 
 def hostile_place(folder: Path) -> Connection:
