@@ -53,8 +53,17 @@ def main(url: str, path: str) -> None:
     for size in range(20):  # the cache has 16 plans
         spark.read.format("lance").option("batch_size", 100 + size).load(path).columns  # noqa: B018 - fills the cache
     report["pinned"] = [frame.count() for frame in (*pinned, spark.read.format("lance").load(path))]
+    report["streamed"] = [stream(spark, path, f"{path}.copy.lance") for _ in range(2)]
     spark.stop()
     print(json.dumps(report))
+
+
+def stream(spark: SparkSession, source: str, target: str) -> int:
+    """Copies the new rows of a table to another table, and returns its number of rows."""
+    rows = spark.readStream.format("lance").option("columns", "id,length").load(source)
+    write = rows.writeStream.format("lance").option("checkpointLocation", f"{target}.checkpoint")
+    assert write.trigger(availableNow=True).start(target).awaitTermination(300)
+    return spark.read.format("lance").load(target).where("length = length").count()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Pa
         "wrong": 0,
         "error": True,
         "pinned": [1000, 1000, 1005],
+        "streamed": [1000, 1000],
     }
     assert lance.dataset(table_path).version >= 2
     assert connect_log.read_text().count("UserWarning: Spark reads Lance tables without the jar of lance-spark.") == 1
