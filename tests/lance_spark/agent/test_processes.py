@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,28 +16,10 @@ import pytest
 import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.agent.lease import _find_holder
+from tests.support.agents import BATCH, ROOT, ROWS, WAIT_S, WATCHING, AgentProcess, slow
 from tests.support.logs import Log, make, values
 from tests.support.processes import environment
 from tests.support.waiting import eventually
-from udf_runtime import UDF, udf
-
-ROOT = Path(__file__).parents[3]
-WAIT_S = 240
-BATCH, ROWS = 5, 60
-
-
-def slow(log: Log) -> UDF:
-    path = log.path
-
-    def double(x: int) -> int:
-        import time
-
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{x}\n")
-        time.sleep(0.1)
-        return 2 * x
-
-    return udf(double, auto_backfill=True, min_checkpoint_size=BATCH, max_checkpoint_size=BATCH, checkpoint_size=BATCH)
 
 
 @pytest.fixture
@@ -54,31 +35,9 @@ def table(db: Connection, log: Log) -> Table:
     return table
 
 
-class Process:
-    """A running `lance-spark agent`."""
-
-    def __init__(self, folder: str, log: Path, *arguments: str) -> None:
-        command = [*(sys.executable, "-m", "lance_spark.cli", "agent", "--root", folder, "--allow", "*"), *arguments]
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def end(self, number: int) -> int:
-        if number == signal.SIGKILL:
-            os.killpg(self.process.pid, number)  # with its JVM and its workers
-        else:
-            self.process.send_signal(number)
-        return self.process.wait(WAIT_S)
-
-
-WATCHING = ("--master", "local[2,4]", "--trigger", "1", "--debounce", "0")
-
-
 @pytest.fixture
-def processes() -> Iterator[list[Process]]:
-    started: list[Process] = []
+def processes() -> Iterator[list[AgentProcess]]:
+    started: list[AgentProcess] = []
     yield started
     for process in started:
         if process.process.poll() is None:
@@ -104,7 +63,7 @@ def leftovers(table: Table) -> list[str]:
 
 @pytest.mark.long
 def test_a_dry_run_shows_the_plan_and_runs_nothing(table: Table, db: Connection, tmp_path: Path):
-    process = Process(db.uri, tmp_path / "out", "--dry-run")
+    process = AgentProcess(db.uri, tmp_path / "out", "--dry-run")
     assert process.process.wait(WAIT_S) == 0
     text = process.log.read_text()
     assert "t.y" in text and "due" in text and "60" in text and table.list_jobs() == []
@@ -118,9 +77,9 @@ def test_a_dry_run_shows_the_plan_and_runs_nothing(table: Table, db: Connection,
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_agent_and_no_file_is_left(
-    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process], number: int
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[AgentProcess], number: int
 ):
-    processes.append(Process(db.uri, tmp_path / "out", *WATCHING))
+    processes.append(AgentProcess(db.uri, tmp_path / "out", *WATCHING))
     eventually(lambda: len(log.lines()) > 2 * BATCH, WAIT_S)
     assert processes[0].end(number) == 0, processes[0].log.read_text()
     assert len(log.lines()) < ROWS and {job.status for job in table.list_jobs()} == {"CANCELLED"}
@@ -131,10 +90,10 @@ def test_a_signal_stops_the_agent_and_no_file_is_left(
 @pytest.mark.guarantee("W05")
 @pytest.mark.long
 def test_a_standby_continues_after_a_kill_and_repeats_only_rows_outside_of_checkpoints(
-    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process]
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[AgentProcess]
 ):
     view = db.open_table("v")
-    processes += [Process(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
+    processes += [AgentProcess(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
     eventually(lambda: len(log.lines()) >= 6 * BATCH, WAIT_S)
     (running,) = (job for job in table.list_jobs() if job.status == "RUNNING")
     killed = next(process for process in processes if process.process.pid == running.driver.pid)
@@ -152,10 +111,10 @@ def test_a_standby_continues_after_a_kill_and_repeats_only_rows_outside_of_check
 
 @pytest.mark.long
 def test_two_agents_at_once_compute_each_row_once(
-    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[Process]
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[AgentProcess]
 ):
     view = db.open_table("v")
-    processes += [Process(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
+    processes += [AgentProcess(db.uri, tmp_path / f"out{n}", *WATCHING) for n in range(2)]
     eventually(lambda: is_filled(table, view, range(ROWS)), WAIT_S)
     time.sleep(3)
     for number in range(100, 103):
