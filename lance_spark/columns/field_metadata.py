@@ -9,12 +9,13 @@ from lance_spark.commit.schema_change import change_schema, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.lance_compat import arrow_field_of
+from lance_spark.types.mapping import DECLARED_TYPE
 
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
-_RESERVED = ("lance-spark:", "lance-schema:", "lance-encoding:", "ARROW:")
+_RESERVED = ("lance-spark:", "lance-schema:", "lance-encoding:", "ARROW:", DECLARED_TYPE.decode())
 """Prefixes of keys that decide how a column is read, computed or stored."""
 _KEYS = frozenset({"path", "metadata", "replace"})
 

@@ -64,9 +64,7 @@ class NamespaceManifests:
         try:
             if not self.tables.has_namespace(path[:1]):
                 self.tables.create_namespace(path[:1], None)
-            if self._text(path) is not None:
-                self.tables.drop_namespace(path)
-            self.tables.create_namespace(path, {_PROPERTY: manifest.to_json()})
+            self._replace(path, manifest.to_json())
             is_kept = self._text(path) is not None
         except UnsupportedOperationError as error:
             raise self._refusal() from error
@@ -127,6 +125,20 @@ class NamespaceManifests:
         except NamespaceError as error:
             if isinstance(error.__cause__, Exception) and is_code(error.__cause__, "NAMESPACE_NOT_FOUND"):
                 return None
+            raise
+
+    def _replace(self, path: tuple[str, str], text: str) -> None:
+        """Replaces the namespace of a manifest. A failure restores the old manifest."""
+        if not self.tables.has_namespace(path):
+            self.tables.create_namespace(path, {_PROPERTY: text})
+            return
+        old = self._text(path)
+        self.tables.drop_namespace(path)
+        try:
+            self.tables.create_namespace(path, {_PROPERTY: text})
+        except NamespaceError:
+            if old is not None:
+                self.tables.create_namespace(path, {_PROPERTY: old})
             raise
 
     def _refusal(self) -> UnsupportedOperationError:

@@ -13,7 +13,7 @@ from lance_spark.errors import OptionError, RegistrationError, TableExistsError,
 from lance_spark.lance_compat import load_lance
 from lance_spark.namespaces.access import OWN_PROPERTY, TableAccess, describe, note_access
 from lance_spark.namespaces.client import call, explain, is_code, is_unsupported
-from lance_spark.namespaces.errors import NamespaceError
+from lance_spark.namespaces.errors import NamespaceError, NamespaceUnavailableError
 from lance_spark.namespaces.reference import NamespaceClientSpec, NamespaceTable
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from lance_spark.table.namespace_manifests import NamespaceManifests
@@ -255,7 +255,9 @@ class NamespaceTables:
         """
         try:
             return self.manifests().get(name)
-        except RegistrationError:
+        except (RegistrationError, NamespaceError) as error:
+            if isinstance(error, NamespaceUnavailableError):
+                raise
             stored = StoredManifests(archives_beside(ref))
             if name not in stored.all():
                 raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark import ColumnNotFoundError, OptionError, Table, UnsupportedOperationError, udf
+from lance_spark import ColumnNotFoundError, OptionError, Table, UnsupportedOperationError, ValueConversionError, udf
 
 
 @udf(version="1")
@@ -30,6 +31,14 @@ def test_replaced_metadata_keep_the_udf_of_a_column(table: Table) -> None:
     assert table.schema.field("double").metadata == {**before, b"owner": b"us"}
 
 
+def test_replaced_metadata_keep_the_declared_type_of_a_column(tmp_path: Path) -> None:
+    field = pa.field("code", pa.string(), metadata={"spark.type": "varchar(3)"})
+    table = lance_spark.connect(str(tmp_path)).create_table("t", pa.table({"code": ["abc"]}, schema=pa.schema([field])))
+    table.replace_field_metadata("code", {"unit": "one"})
+    with pytest.raises(ValueConversionError, match="code"):
+        table.add([{"code": "abcdef"}])
+
+
 def test_one_commit_updates_several_columns_and_nested_fields(table: Table) -> None:
     updates: list[dict[str, object]] = [
         {"path": "id", "metadata": {"a": "1"}},
@@ -47,6 +56,7 @@ def test_one_commit_updates_several_columns_and_nested_fields(table: Table) -> N
         ({"path": "double", "metadata": {"lance-spark:udf": "{}"}}, "for Lance and this package"),
         ({"path": "id", "metadata": {"lance-schema:unenforced-primary-key": "true"}}, "for Lance"),
         ({"path": "id", "metadata": {"lance-encoding:blob": None}}, "for Lance"),
+        ({"path": "id", "metadata": {"spark.type": "varchar(3)"}}, "for Lance"),
         ({"path": "id", "metadata": {"a": 1}}, "a dict of texts"),
         ({"path": "id", "metadata": {"\ud800": "x"}}, "a dict of texts"),
         ({"path": "id"}, "a dict of texts"),

@@ -5,9 +5,12 @@ import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.execution.metric.SQLMetric;
 import org.apache.spark.sql.execution.metric.SQLMetrics;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** Numbers of rows of UPDATE, DELETE or MERGE, for the SQL tab of the web UI. */
 final class ChangeMetrics {
+  private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
   private static final String[] CHANGES = {"inserted", "updated", "deleted"};
 
   private final SparkContext context = SparkContext.getOrCreate();
@@ -24,10 +27,14 @@ final class ChangeMetrics {
     return Scala.immutableMap(metrics);
   }
 
-  /** Reports the numbers of an answer to the web UI. */
+  /** Reports the numbers of an answer to the web UI. Its errors fail no committed statement. */
   void report(Json answer) {
-    metrics.forEach((field, metric) -> metric.set(answer.number(field)));
-    String execution = context.getLocalProperty("spark.sql.execution.id");
-    SQLMetrics.postDriverMetricUpdates(context, execution, Scala.seq(metrics.values()));
+    try {
+      metrics.forEach((field, metric) -> metric.set(answer.number(field)));
+      String execution = context.getLocalProperty("spark.sql.execution.id");
+      SQLMetrics.postDriverMetricUpdates(context, execution, Scala.seq(metrics.values()));
+    } catch (RuntimeException error) {
+      LOG.warn("The SQL tab does not show the rows of a statement.", error);
+    }
   }
 }

@@ -39,10 +39,10 @@ public final class LanceWebUi implements AppHistoryServerPlugin {
     if (ui == null || hasTab(ui)) return;
     LanceWebUi plugin = new LanceWebUi();
     ElementTrackingStore store = (ElementTrackingStore) context.statusStore().store();
+    plugin.setupUI(ui);
     for (SparkListener listener : Scala.list(plugin.createListeners(context.conf(), store))) {
       context.listenerBus().addToStatusQueue(listener);
     }
-    plugin.setupUI(ui);
   }
 
   /** Sends the state of a job, as JSON, to the web UI and to the event log. */
