@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit, check_landed
 from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
-from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between
+from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between, first_unknown
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, TableNotFoundError
+from lance_spark.errors import ColumnNotFoundError, CommitOutcomeUnknownError, TableNotFoundError
 from lance_spark.lance_compat import without_fields
 
 if TYPE_CHECKING:
@@ -51,33 +52,81 @@ def change_schema(
 
     Raises:
         CommitConflictError: Other writers kept committing first.
-        CommitOutcomeUnknownError: The store did not answer. The change may have landed.
+        CommitOutcomeUnknownError: The store did not answer, and the change may have landed; or new
+            columns may have undone commits that were cleaned up in the same moment.
         CommitError: Lance refuses the change.
     """
     change_id = uuid.uuid4().hex
     stamped = {**(properties or {}), CHANGE_KEY: change_id}
     is_first_look, unanswered = True, False
+    unchecked: _Basis | None = None
 
     def find(dataset: lance.LanceDataset, after: int) -> lance.LanceDataset | None:
         # Every attempt lands above the version of its round, so each search begins at the end of
         # the previous search.
         events = () if is_first_look else events_between(dataset, after, dataset.version)
         is_there = any(event.properties.get(CHANGE_KEY) == change_id for event in events)
-        return dataset if is_there or (unanswered and has_landed(dataset)) else None
+        if not is_there and not (unanswered and has_landed(dataset)):
+            return None
+        if unchecked is not None:
+            unchecked.refuse_undone(dataset)
+        return dataset
 
     def one_round(dataset: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
-        nonlocal is_first_look, unanswered
+        nonlocal is_first_look, unanswered, unchecked
         if dataset is None:
             raise TableNotFoundError(ref.uri)
-        is_first_look = False
+        is_first_look, basis = False, _Basis(dataset.version, dataset.max_field_id)
         outcome = _attempt(ref, dataset, change, stamped)
+        if isinstance(outcome, Landed):
+            landed = outcome.dataset
+            failed_check = check_landed(lambda: basis.refuse_undone(landed))
+            if failed_check is None:
+                return landed
+            outcome = failed_check
         if isinstance(outcome, Lost):
             discard()
-        unanswered = unanswered or isinstance(outcome, Unknown)
-        return outcome.dataset if isinstance(outcome, Landed) else outcome
+        else:
+            unanswered, unchecked = True, unchecked or basis
+        return outcome
 
     advice = "Open the table when the store answers again, and repeat the change if the table lacks it."
     return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, head=head)
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """The version of an attempt.
+
+    Attributes:
+        version: Its number.
+        max_field_id: The highest id of its fields, with the fields of dropped columns.
+    """
+
+    version: int
+    max_field_id: int
+
+    def refuse_undone(self, dataset: lance.LanceDataset) -> None:
+        """Raises if new fields may have undone commits after this version.
+
+        Fields are added by a Merge, which replaces all fragments. Lance compares a Merge with the
+        transactions since its version, and a cleanup deletes transactions.
+
+        Raises:
+            CommitOutcomeUnknownError: The transaction of a version between is gone.
+            OSError: The store failed.
+        """
+        if dataset.max_field_id <= self.max_field_id or dataset.version <= self.version + 1:
+            return
+        unknown = first_unknown(dataset, self.version)
+        if unknown is not None:
+            raise CommitOutcomeUnknownError(
+                f"The change of columns may have undone earlier commits (version {unknown} and later), which were "
+                f"cleaned up at the same moment. The columns of version {self.version} were changed. Table: "
+                f"{dataset.uri}, version {dataset.version}. Check the rows that these commits changed, and write "
+                "again.",
+                uri=dataset.uri,
+            )
 
 
 def _attempt(

@@ -50,7 +50,7 @@ _OF_LANCE = "|".join(
 _OURS = "|".join(
     [
         rf"staging/{_ID}/.+",
-        rf"jobs/{_ID}/heartbeat",
+        rf"jobs/{_ID}/(?:heartbeat|stop|(?:reports|limits)/[\w./-]+)",
         rf"(?:jobs|errors|records)\.lance/(?:{_OF_LANCE})",
         rf"probe/[0-9a-f]{{32}}/(?:{_OF_LANCE})",
         rf"checkpoints/{_QUOTED}/(?:{_QUOTED}/)*[\w.=-]+\.(?:rows|ref|chunks)",

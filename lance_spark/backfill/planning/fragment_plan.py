@@ -291,11 +291,12 @@ def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
 def _ranges(
     plan: FragmentPlan, task_rows: int, call_rows: int, round_calls: Callable[[float], int]
 ) -> tuple[tuple[int, int], ...]:
-    task_rows = min(task_rows, MAX_RANGE_ROWS)
-    pieces = max(math.ceil(plan.physical_rows / task_rows), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
+    least_pieces = max(math.ceil(plan.physical_rows / MAX_RANGE_ROWS), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
+    pieces = max(math.ceil(plan.physical_rows / task_rows), least_pieces)
     length = math.ceil(plan.physical_rows / pieces)
     if 1 < call_rows < length < plan.physical_rows:
-        length = round_calls(length / call_rows) * call_rows
+        calls = math.floor if pieces == least_pieces else round_calls
+        length = calls(length / call_rows) * call_rows
     elif length > _ALIGNMENT:
         length = math.ceil(length / _ALIGNMENT) * _ALIGNMENT
     return tuple((start, min(start + length, plan.physical_rows)) for start in range(0, plan.physical_rows, length))

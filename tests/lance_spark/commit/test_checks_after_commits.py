@@ -16,7 +16,7 @@ from lance.optimize import Compaction
 from pyspark.sql.types import LongType
 
 import lance_spark
-from lance_spark.commit import app_transaction, column_plan, verify
+from lance_spark.commit import app_transaction, column_plan, schema_change, verify
 from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.commit.rows import append_commit, compaction_commit, row_commit
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
@@ -199,6 +199,40 @@ def test_an_addition_of_columns_without_an_answer_is_found(
     job.commit(message)
     assert len(calls) == 1 + (not lands)
     assert column(path, "n") == VALUES
+
+
+@pytest.mark.parametrize("kind", ["fields", "expression", "cast"])
+def test_new_fields_that_undo_a_commit_without_a_transaction_are_reported(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    table = lance_spark.connect(str(tmp_path), progress=False).open_table("t")
+    attempt, calls = schema_change.attempt, itertools.count()
+
+    def attempt_late(uri: str, storage: Any, change: Any) -> Any:
+        return attempt(uri, storage, lambda: act_beside(change))
+
+    def act_beside(change: Any) -> Any:
+        """A writer deletes a row, another makes a version without conflicts, and a cleanup removes the deletion's."""
+        if next(calls) == 0:
+            dataset = lance.dataset(path)
+            dataset.tags.create("base", dataset.version)
+            dataset.delete("id = 1")
+            lance.dataset(path).update_config({"a": "b"})
+            older = {"delete_unverified": True, "error_if_tagged_old_versions": False}
+            lance.dataset(path).cleanup_old_versions(timedelta(0), **older)
+        return change()
+
+    changes: dict[str, Any] = {
+        "fields": lambda: table.add_columns(pa.field("n", pa.int64())),
+        "expression": lambda: table.add_columns({"n": "c + 1"}),
+        "cast": lambda: table.alter_columns({"path": "c", "data_type": pa.float64()}),
+    }
+    with monkeypatch.context() as patches:
+        patches.setattr(schema_change, "attempt", attempt_late)
+        with pytest.raises(CommitOutcomeUnknownError, match="may have undone earlier commits"):
+            changes[kind]()
 
 
 def act_beside_append(monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer: bool = False) -> None:

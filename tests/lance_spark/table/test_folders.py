@@ -40,7 +40,9 @@ def full_table(uri: str) -> lance.LanceDataset:
     branch = dataset.create_branch("dev/one", 1)
     lance.write_dataset(ROWS, branch, mode="append")
     lance.write_dataset(ROWS, uri, mode="append")
-    for name in (f"staging/{new_id()}/open", f"jobs/{new_id()}/heartbeat", "udfs/" + "ab" * 32):
+    files_of_job = ("heartbeat", "stop", "reports/0/2f-0.json", "limits/1f2e3d", "limits/grants")
+    of_job = [f"jobs/{new_id()}/{name}" for name in files_of_job]
+    for name in (f"staging/{new_id()}/open", *of_job, "udfs/" + "ab" * 32):
         path = Path(uri, "_lance_spark", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("ours")
