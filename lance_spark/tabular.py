@@ -196,13 +196,13 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
 
 
 def _read_parts(data: Any, schema: pa.Schema | None, table: pa.Schema | None) -> Iterator[object]:  # noqa: ANN401
-    """Yields the parts of an iterator as Arrow, in the types of the target.
+    """Yields the parts of an iterator as Arrow; parts of Python and pandas have the target's types.
 
-    A part has any form of data, so each part of Python or pandas may have inferred types.
+    Without the target, each such part may have other inferred types.
     """
     for part in data:
         is_arrow = hasattr(part, "schema") or hasattr(part, "__arrow_c_array__")
-        yield part if is_arrow and schema is None and table is None else to_reader(part, schema, table=table)
+        yield part if is_arrow else to_reader(part, schema, table=table)
 
 
 @contextlib.contextmanager
