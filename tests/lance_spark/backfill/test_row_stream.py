@@ -76,7 +76,16 @@ def test_batches_span_small_fragments(lab: InlineLab, iterates: bool) -> None:
     assert not has_threads()
 
 
-@pytest.mark.parametrize(("slots", "task_size"), [(2, None), (4, None), (8, None), (16, None), (2, 80)])
+@pytest.mark.parametrize(
+    ("slots", "task_size"),
+    [
+        pytest.param(2, None, marks=pytest.mark.long),
+        pytest.param(4, None, marks=pytest.mark.long),
+        (8, None),
+        pytest.param(16, None, marks=pytest.mark.long),
+        (2, 80),
+    ],
+)
 def test_tasks_of_small_fragments_hold_full_calls(
     lab: InlineLab, monkeypatch: pytest.MonkeyPatch, slots: int, task_size: int | None
 ) -> None:
