@@ -191,11 +191,12 @@ class JobHistory:
             staging_id: Id of the job's files.
             progress: Returns the present result of the job. Called in another thread.
         """
+        values: object = None
 
         def beat() -> None:
-            values: object = None
+            nonlocal values
             # The thread of the job changes the state at the same time. A job without heartbeats
-            # counts as dead, so a heartbeat without progress is better than none.
+            # counts as dead, so a heartbeat with earlier progress is better than none.
             with contextlib.suppress(Exception):
                 values = progress()
             try:

@@ -17,6 +17,7 @@ import lance_spark
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.tables import JOBS
+from tests.support.inline_jobs import without_spark
 from tests.support.records import job_record
 from tests.support.waiting import eventually
 
@@ -56,6 +57,29 @@ def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(history: JobHi
     with history.beating(staging_id, progress):
         eventually(lambda: history.jobs()[0].updated_at > datetime.now(UTC) - timedelta(minutes=5), 30)
         assert history.jobs()[0].status == "RUNNING"
+
+
+def test_a_backfill_has_heartbeats_during_a_long_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
+    folder = tmp_path / "t.lance/_lance_spark/jobs"
+    counts = list[int]()
+
+    def wait_for_heartbeat(_: int) -> None:
+        for file in folder.glob("*/heartbeat"):
+            file.unlink()
+        eventually(lambda: list(folder.glob("*/heartbeat")), 30)
+        (job,) = lab.table().list_jobs()
+        assert job.status == "RUNNING"
+        counts.append(job.rows_computed)
+
+    with without_spark(tmp_path) as lab:
+        table = lab.make(pa.table({"id": range(20)}))
+        table.add_columns({"v": lab.udf()})
+        with lab.after_commits(wait_for_heartbeat):
+            table.backfill("v")
+        (job,) = table.list_jobs()
+    assert (counts, job.status, job.rows_computed) == ([20], "DONE", 20)
+    assert not list(folder.glob("*/heartbeat"))
 
 
 def test_a_dead_job_keeps_the_counts_of_its_last_heartbeat(history: JobHistory, tmp_path: Path):

@@ -138,6 +138,7 @@ class BackfillJob:
                 result=self._result("FAILED"),
             ) from error
         finally:
+            self._record.stop_beats()
             self._prepared.definition.release()
 
     def _run(self) -> BackfillJobResult:
@@ -205,7 +206,7 @@ class BackfillJob:
         jobs = self._running = SparkJobs(self._spark, SparkJobTag.of(spec.staging.job_id, description))
         if not self._cancelled.is_set():
             refresh_s = min(self._prepared.request.refresh_status_secs, HEARTBEAT_S)
-            make_environment(self._spark, spec, jobs, refresh_s, self._record.beat)
+            make_environment(self._spark, spec, jobs, refresh_s, self._record.check_start)
 
     def _follow(self, follow_ups: FollowUps) -> None:
         """Runs follow-up rounds until a version needs no round.
@@ -222,7 +223,7 @@ class BackfillJob:
                 return
             if limit.is_exceeded():
                 return
-            self._record.beat()
+            self._record.check_start()
             self._run_round(prepared)
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(follow_ups.open):
                 # Commits after that version count as commits after the job.
@@ -270,7 +271,7 @@ class BackfillJob:
                     computed = []
                 self._in_flight.look()
                 self._show()
-                self._record.beat()
+                self._record.check_start()
             self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
             self._record.await_start()

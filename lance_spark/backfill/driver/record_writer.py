@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import logging
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.commit.attempt import this_user
 from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
-from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
+from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RowError
 from lance_spark.parallel_calls import in_thread
 
@@ -33,10 +32,10 @@ class RecordWriter:
         self._is_saved = is_saved
         self._history = JobHistory(spec.snapshot)
         self._saving: Future[None] | None = None
-        self._last_beat = time.monotonic()
+        self._beats = contextlib.ExitStack()
 
     def begin(self, running: BackfillJobResult) -> None:
-        """Begins to save the start of the job, concurrent with the tasks.
+        """Begins the heartbeats, and the save of the job's start, concurrent with the tasks.
 
         A resumed job of a filter takes its checkpoints from the history. The history of such a job
         therefore has the start before the first call.
@@ -51,6 +50,8 @@ class RecordWriter:
             save()
         else:
             self._saving = in_thread(save)
+        if self._is_saved:
+            self._beats.enter_context(self._history.beating(self._spec.staging.job_id, self._progress))
 
     def await_start(self) -> None:
         """Waits until the history has the start of the job. A job calls this before each commit.
@@ -92,28 +93,27 @@ class RecordWriter:
             row_errors = (error,)
         self._history.web_ui.note_errors(row_errors)
 
-    def beat(self) -> None:
-        """Writes a heartbeat, at most every few seconds.
+    def check_start(self) -> None:
+        """Looks for a failure of the save of the start, without a wait.
 
         Raises:
             TableUnwritableError, TableUnreadableError: The start of the job could not be saved.
         """
         if self._saving is not None and self._saving.done():
             self.await_start()
-        current_s = time.monotonic()
-        if self._is_saved and current_s - self._last_beat >= HEARTBEAT_S:
-            self._last_beat = current_s
-            beat = functools.partial(self._history.beat, self._spec.staging.job_id, self._progress())
-            self.warn_if_it_fails(beat)
+
+    def stop_beats(self) -> None:
+        """Ends the heartbeats, and removes their file."""
+        self._beats.close()
 
     def end(self, result: BackfillJobResult, message: str | None) -> None:
-        """Writes the end of the job, and removes the heartbeats.
+        """Writes the end of the job, after its last heartbeat.
 
         Raises:
             TableUnwritableError, TableUnreadableError: The store failed.
         """
+        self.stop_beats()
         self.save(result, message)
-        self.warn_if_it_fails(functools.partial(self._history.clear, self._spec.staging.job_id))
 
     def warn_if_it_fails(self, act: Callable[[], None]) -> None:
         """Runs a function. Its failure must not fail a job with committed values."""

@@ -97,12 +97,12 @@ class InFlightRows:
 
 
 def make_environment(
-    spark: SparkSession, spec: BackfillSpec, jobs: SparkJobs, refresh_s: float, beat: Callable[[], object]
+    spark: SparkSession, spec: BackfillSpec, jobs: SparkJobs, refresh_s: float, check: Callable[[], object]
 ) -> None:
     """Builds the UDF's environment on an executor, before any row is read. Runs on the driver.
 
     The other executors build theirs with their first task. If an earlier job built the environment,
-    the function returns at once. Calls `beat` at least every `refresh_s` seconds. If `jobs` were
+    the function returns at once. Calls `check` at least every `refresh_s` seconds. If `jobs` were
     stopped, the function returns without an environment: the job was cancelled.
 
     Raises:
@@ -118,7 +118,7 @@ def make_environment(
         except StopIteration as end:
             rows = end.value
             break
-        beat()
+        check()
     if jobs.is_stopped:
         return
     if isinstance(rows, SparkFailure):

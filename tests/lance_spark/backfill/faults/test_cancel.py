@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.backfill.driver import record_writer
 from lance_spark.jobs.model import Status
 from tests.support.drivers import driver
 from tests.support.faults import (
@@ -89,7 +88,7 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
 def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(
     lab: Lab, task_size: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(record_writer, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.1)
     table = lab.table()
     lab.order({95: "wait"})
     job = start(table, task_size=task_size, commit_granularity=None)
