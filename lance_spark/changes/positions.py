@@ -7,7 +7,9 @@ Streams that read a table have positions. Streams that write a table have the re
 
 A cleanup of old versions reads the positions. Spark's checkpoint alone decides where a stream
 continues. A stream renews its position with each micro-batch, and while it waits, once a day, or
-some seconds after a failed write or at its end. A position expires after a week without renewal.
+some seconds after a failed write. A position expires after a week without renewal.
+
+Spark ends the process of a reader by a signal, so a reader cannot act at the end of its query.
 """
 
 from __future__ import annotations
@@ -49,7 +51,6 @@ class PositionFile:
         self._version = -1
         self._due = datetime.min.replace(tzinfo=UTC)
         self._latest: StreamPosition | None = None
-        self._has_failed = False
 
     def add_name(self, position: StreamPosition) -> None:
         """Notes the name of the stream in an earlier process."""
@@ -72,21 +73,15 @@ class PositionFile:
                 self._objects.delete(_path_of(name))
         except (OSError, LanceSparkError) as error:
             _LOG.info("the position of a stream of %s was not written: %s", self._objects.uri, error)
-            self._names, self._due, self._has_failed = {*self._names, position.stream}, moment + _RETRY, True
+            self._names, self._due = {*self._names, position.stream}, moment + _RETRY
         else:
-            self._names, self._due, self._has_failed = {position.stream}, moment + _RENEWAL, False
+            self._names, self._due = {position.stream}, moment + _RENEWAL
         self._version = version
 
     def renew(self) -> None:
         """Writes the latest position again, if its file is missing or old."""
         if self._latest is not None:
             self.write(self._latest)
-
-    def end(self) -> None:
-        """Writes the latest position at the end of the query, if its last write failed."""
-        if self._has_failed:
-            self._due = datetime.min.replace(tzinfo=UTC)
-            self.renew()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

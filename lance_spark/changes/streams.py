@@ -91,10 +91,6 @@ class ChangeStream(DataSourceStreamReader):
             self._planner = UnitPlanner(self.ref, self.feed)
         return self._planner
 
-    def stop(self) -> None:
-        """Ends the stream."""
-        self.position_file.end()
-
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns the begin of a new stream.
 

@@ -118,18 +118,6 @@ def poll_with_spark_4_2(stream: Any, start: Offset) -> None:
     stream.latestOffset(start, ReadAllAvailable())
 
 
-@pytest.mark.parametrize("make", [unlimited, limited])
-def test_a_stream_writes_a_position_at_its_end_after_a_failure(table: Table, make: Any) -> None:
-    stream = make(table, startingversion="latest")
-    folder = Path(table.uri, "_lance_spark", "streams")
-    folder.parent.mkdir(exist_ok=True)
-    folder.write_text("in the way of the folder")
-    start = stream.initialOffset()
-    folder.unlink()
-    stream.stop()
-    assert first_needed_version(DatasetRef.at(table.uri)) == start["version"]
-
-
 @pytest.mark.parametrize(
     ("make", "poll"), [(unlimited, poll_with_spark_4_1), (limited, poll_with_spark_4_2)], ids=["4.1", "4.2"]
 )
