@@ -60,11 +60,13 @@ class Unknown:
     Attributes:
         error: The failure of the store.
         has_landed: Whether the commit made a version, and only its check has no answer.
+        in_flight: Whether the request of the commit may still arrive, unless the commit has landed.
     """
 
     race: ClassVar[bool] = False
     error: Exception
     has_landed: bool = False
+    in_flight: bool = True
 
     @property
     def lasts(self) -> bool:

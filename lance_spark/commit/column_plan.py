@@ -297,6 +297,8 @@ class ColumnCommitPlanner:
         self, dataset: lance.LanceDataset, columns: Sequence[pa.Field[Any]]
     ) -> lance.LanceDataset | Lost | Unknown:
         before, earlier = dataset.version, self.addition
+        if earlier is not None and before > earlier[0] and self.token != earlier[1]:
+            earlier = before, earlier[1]  # another commit has the version of the earlier addition
         # After a lost answer, the next round recognizes its own columns by the token.
         self.addition = earlier or (before, self.token or uuid.uuid4().hex)
         outcome = add_null_columns(dataset, columns, self.addition[1])
@@ -318,7 +320,7 @@ class ColumnCommitPlanner:
         if unknown is None:
             self.addition = None
             return None
-        return Unknown(error=unknown.error)  # the values have not landed
+        return Unknown(error=unknown.error, in_flight=False)  # the values were not sent
 
     def refuse_unchecked(self, error: CommitError) -> None:
         """Raises after a failed commit, if its new columns are in the table without their check.

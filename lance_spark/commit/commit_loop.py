@@ -289,7 +289,7 @@ class _CommitLoop(Generic[_T]):
                 return outcome
             if isinstance(outcome, Unknown):
                 self.unanswered, self.has_landed = outcome.error, self.has_landed or outcome.has_landed
-                self.in_flight += not outcome.has_landed
+                self.in_flight += outcome.in_flight and not outcome.has_landed
             _logger.debug("commit to %s did not land: %s", self.ref.uri, outcome.error)
             if outcome.lasts or not self.rounds.again(race=outcome.race):
                 break

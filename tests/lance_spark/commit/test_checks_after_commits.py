@@ -16,8 +16,8 @@ from lance.optimize import Compaction
 from pyspark.sql.types import LongType
 
 import lance_spark
-from lance_spark.commit import app_transaction, column_plan, schema_change, verify
-from lance_spark.commit.attempt import Landed, Unknown
+from lance_spark.commit import app_transaction, column_commit, column_plan, schema_change, verify
+from lance_spark.commit.attempt import Landed, Lost, Unknown
 from lance_spark.commit.rows import append_commit, compaction_commit, row_commit
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.dataset import DatasetRef
@@ -25,7 +25,7 @@ from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, T
 from lance_spark.staging.data_files import delete_unnamed_files
 from tests.lance_spark.commit import column_commits
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, snapshot_rows
+from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
 MOST = 1000
 """More failures than a commit has checks."""
@@ -233,6 +233,55 @@ def test_new_fields_that_undo_a_commit_without_a_transaction_are_reported(
         patches.setattr(schema_change, "attempt", attempt_late)
         with pytest.raises(CommitOutcomeUnknownError, match="may have undone earlier commits"):
             changes[kind]()
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+def test_a_conflict_after_a_failed_check_of_an_addition_is_certain(
+    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(f"{prefix}{path}")
+    add = column_plan.add_null_columns
+
+    def add_beside(*arguments: Any) -> Any:
+        lance.dataset(path).update_config({"a": "b"})
+        return add(*arguments)
+
+    def lose(*_: Any, **__: Any) -> Lost:
+        lance.dataset(path).drop_columns(["n"])
+        lance.dataset(path).add_columns({"n": "cast(5 as bigint)"})
+        return Lost(race=True, error=OSError("another writer came first"))
+
+    monkeypatch.setattr(column_plan, "add_null_columns", add_beside)
+    monkeypatch.setattr(column_commit, "attempt_commit", lose)
+    fail(monkeypatch, verify, "fresh_events", 1)
+    with pytest.raises(CommitConflictError, match="'n'"):
+        job.commit(message)
+    assert set(column(path, "n").values()) == {5}
+    assert orphans(path) == set()
+
+
+def test_an_addition_of_columns_that_failed_needs_no_check_of_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(path)
+    add, calls = lance.LanceDataset.add_columns, list[int]()
+
+    def add_at_second_call(dataset: lance.LanceDataset, *arguments: Any) -> None:
+        calls.append(dataset.version)
+        if len(calls) == 1:
+            lance.dataset(path).update_config({"a": "b"})
+            raise OSError("connection reset by peer")
+        add(dataset, *arguments)
+        lance.dataset(path).cleanup_old_versions(timedelta(0), delete_unverified=False)
+
+    monkeypatch.setattr(lance.LanceDataset, "add_columns", add_at_second_call)
+    job.commit(message)
+    assert calls[1] == calls[0] + 1
+    assert column(path, "n") == VALUES
 
 
 def act_beside_append(monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer: bool = False) -> None:
