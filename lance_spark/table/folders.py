@@ -84,7 +84,8 @@ class FolderTables:
         """Returns the sorted names of all tables.
 
         A folder is a table if it has a manifest, readable or not. One listing finds the folders, at
-        a request per 1,000 names, and a request per folder looks for manifests. No table is opened.
+        a request per 1,000 names. A listing per folder looks for manifests, at a request per 1,000
+        versions. No table is opened.
         """
         _refuse_namespace(namespace)
         folders = self._list_folders()
