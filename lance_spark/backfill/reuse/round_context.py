@@ -10,15 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from lance_spark.backfill.reuse.computed_rows import VALUES_OF, FragmentRecord, Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.history import Change, events_between, path_back, version_before
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage, LineageFacts
-from lance_spark.errors import LanceSparkError
+from lance_spark.errors import LanceSparkError, TableUnreadableError
 from lance_spark.objects import checkpoint_store
 from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
+from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 from udf_runtime.checkpoint.chunks import ChunkFolder
@@ -145,6 +148,7 @@ class RoundContext:
         self._lineages: dict[int, Lineage] = {}
         self._bases: dict[int, lance.LanceDataset | None] = {}
         self._references: dict[str, list[CheckpointEntry]] = {}
+        self._past: tuple[int, SnapshotRows | None] = (-1, None)
 
     @functools.cached_property
     def records(self) -> Records:
@@ -182,6 +186,21 @@ class RoundContext:
         if version not in self._bases:
             self._bases[version] = open_base(self.spec.snapshot, version)
         return self._bases[version]
+
+    def deleted_at(self, version: int, fragment_id: int) -> RowSet:
+        """Returns the deleted rows of a fragment in an older version; no rows after its cleanup.
+
+        Keeps only the last version open, because records may name very many versions.
+        """
+        if self._past[0] != version:
+            base = self._bases.get(version)
+            base = open_base(self.spec.snapshot, version) if base is None else base
+            self._past = version, None if base is None else SnapshotRows(base)
+        try:
+            mask = None if self._past[1] is None else self._past[1].deleted(fragment_id)
+        except TableUnreadableError:  # a cleanup has just removed the deletion file
+            mask = None
+        return RowSet.empty() if mask is None else RowSet.of(np.flatnonzero(mask))
 
     @functools.cached_property
     def ancestry(self) -> Ancestry:

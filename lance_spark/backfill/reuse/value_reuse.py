@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
+from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
@@ -26,6 +26,7 @@ from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.null_marks import read_marks
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
 if TYPE_CHECKING:
@@ -75,11 +76,12 @@ class ReusedValues:
     """Rows of a fragment without a call, and the pieces with their values.
 
     Attributes:
-        recorded: Subset of `rows` with values that an earlier commit recorded.
+        committed: Rows computed as NULL that an earlier version already has as computed. May also
+            have rows with a value.
     """
 
     rows: RowSet = field(default_factory=RowSet.empty)
-    recorded: RowSet = field(default_factory=RowSet.empty)
+    committed: RowSet = field(default_factory=RowSet.empty)
     pieces: list[CheckpointPiece | FilePiece] = field(default_factory=list)
     held_bytes: int = 0
 
@@ -197,18 +199,46 @@ class ValueFinder:
         any_job: bool,
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
-        recorded_files = {record.target_file for record in self._context.records.of(fragment.id)} if missing else ()
         for file, computed in self._serving_files(fragment, any_job=any_job) if missing else ():
             rows = self._reuse_file(reused, file, computed, moved, missing)
-            reused.recorded |= rows if file in recorded_files else RowSet.empty()
+            reused.committed |= self._find_committed(file, fragment, moved, rows)
             missing -= rows
             if not missing:
                 break
-        source = source_of(self._spec, fragment)
+        source, before = source_of(self._spec, fragment), missing
         for entry in self._serving_checkpoints(source, any_job=any_job) if missing else ():
             if missing:
                 missing -= self._reuse_checkpoint(reused, entry, source, moved, missing)
+        if moved is not None and missing != before:
+            # A driver that died after a commit has left its checkpoints.
+            reused.committed |= moved.new_rows(self._marked(fragment)) & (before - missing)
         return missing
+
+    def _marked(self, fragment: FragmentMetadata) -> RowSet:
+        """Returns the rows that a fragment's column file marks as computed as NULL."""
+        files = target_files(self._spec, fragment)
+        try:
+            with panics_as_errors():
+                return read_marks(self._session, *files).rows if len(files) == 1 else RowSet.empty()
+        except (OSError, ValueError, RuntimeError) as error:
+            _LOG.warning("the marks of computed NULLs of fragment %s are not used: %s", fragment.id, error)
+            return RowSet.empty()
+
+    def _find_committed(self, file: str, fragment: FragmentMetadata, moved: RowMapping | None, rows: RowSet) -> RowSet:
+        """Returns the rows for :attr:`ReusedValues.committed` among the reused rows of a file.
+
+        A file has further rows if another writer moved or deleted them before the commit.
+        """
+        if not rows or file in target_files(self._spec, fragment):
+            return rows
+        offsets = rows.to_numpy()
+        mapping = RowMapping(old=offsets, new=offsets) if moved is None else moved.restrict_to(rows)
+        committed, old_rows = RowSet.empty(), RowSet.of(mapping.old)
+        for record in self._context.records.of(fragment.id):
+            nulls = old_rows & record.nulls if record.target_file == file else RowSet.empty()
+            if nulls:
+                committed |= mapping.new_rows(nulls - self._context.deleted_at(record.table_version, fragment.id))
+        return committed
 
     def _serving_files(self, fragment: FragmentMetadata, *, any_job: bool) -> Iterator[tuple[str, RowSet]]:
         """Yields the column files of whole fragments that may serve, with their rows."""

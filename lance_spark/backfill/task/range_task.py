@@ -101,7 +101,7 @@ class SelectedRows:
         """Returns the rows before a row, without the pieces of their values."""
         span = RowSet.span(0, stop)
         rows = {field.name: getattr(self, field.name) & span for field in fields(self) if field.name != "served"}
-        served = ReusedValues(rows=self.served.rows & span, recorded=self.served.recorded & span)
+        served = ReusedValues(rows=self.served.rows & span, committed=self.served.committed & span)
         return SelectedRows(served=served, **rows)
 
 
@@ -145,7 +145,7 @@ class RangeRun(ABC):
         self._counts = RowCounts()
         self._selection: Selection | None = None
         self._nulls = RowSet.empty()
-        self._recorded = RowSet.empty()
+        self._committed = RowSet.empty()
         self._done = work.done
         self._has_inherited = False
         self._has_refreshed = False
@@ -281,7 +281,7 @@ class RangeRun(ABC):
         spec, writes = self._spec, Writes(self._writer)
         file: ColumnFile | None = None
         computed, self._written_bytes = RowSet.empty(), 0
-        self._nulls = self._recorded = RowSet.empty()
+        self._nulls = self._committed = RowSet.empty()
         try:
             for part in self._parts(selection):
                 if not part.rows:
@@ -293,7 +293,7 @@ class RangeRun(ABC):
                     self._discard(file)
                     return self._complete(outcome)
                 computed |= part.served.rows | part.todo
-                self._recorded |= part.served.recorded
+                self._committed |= part.served.committed
             failed = self._computation.failed
             if file is None:
                 return self._end_without_file()
@@ -319,8 +319,8 @@ class RangeRun(ABC):
             writes.join()
             rows = self._known_rows(computed, failed | (file.given - computed))
             with self._computation.timed("write"):
-                # Readers of versions already know the recorded rows.
-                new_nulls = rows.nulls - self._done.nulls - self._recorded
+                # Readers of versions already know the committed rows.
+                new_nulls = rows.nulls - self._done.nulls - self._committed
                 file.mark_nulls(NullMarks(rows=rows.nulls, new=new_nulls))
                 closed_file = file.close()
         except BaseException:

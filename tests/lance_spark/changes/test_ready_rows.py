@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lance_spark import BackfillIncompleteError, ColumnNotFoundError, Connection, OptionError, Table
+from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.changes.by_path import open_changes
 from lance_spark.changes.stream_units import StreamPosition
 from lance_spark.changes.streams import make_stream_reader
@@ -54,25 +55,44 @@ class ReadyStream:
         return Counter(row["id"] for batch in batches for row in batch.to_pylist())
 
 
+def update_rows(uri: str, condition: Path) -> None:
+    """Updates the rows of a condition in a file, and deletes the file."""
+    try:
+        where = condition.read_text()
+        condition.unlink()
+    except FileNotFoundError:
+        return
+    lance.dataset(uri).update({"text": "'changed meanwhile'"}, where=where)
+
+
 @dataclass(slots=True)
 class Lab:
-    """A table with a column `v`: NULL for ids divisible by 4, and a failure for 7, 17, ... at first."""
+    """A table with a column `v`: NULL for ids divisible by 4, and a failure for 7, 17, ... at first.
+
+    Attributes:
+        repaired: An existing file ends the failures.
+        update: The condition in this file names the rows that a call of the UDF updates once.
+    """
 
     table: Table
     repaired: Path
+    update: Path
 
     @staticmethod
     def of(db: Connection, folder: Path, **options: Any) -> Lab:
         """Makes the table with two fragments of ten rows."""
-        table, flag = make_table(db, fragments=2, **options), str(folder / "repaired")
+        table, flag, update = make_table(db, fragments=2, **options), str(folder / "repaired"), str(folder / "update")
+        uri = table.uri
 
         def compute(id: int) -> int | None:
+            if id % 10 == 9:
+                update_rows(uri, Path(update))
             if id % 10 == 7 and not Path(flag).exists():
                 raise ValueError("broken")
             return None if id % 4 == 0 else id
 
         table.add_columns({"v": udf(compute, data_type=pa.int64(), version="1", on_error=skip_on_error())})
-        return Lab(table, Path(flag))
+        return Lab(table, Path(flag), Path(update))
 
     def fill(self, where: str | None = None, **options: Any) -> None:
         """Fills rows of the column."""
@@ -103,6 +123,40 @@ def test_a_row_comes_once_with_its_value_or_as_computed_null(db: Connection, tmp
     # A new stream begins with the ready rows; those computed as NULL before a compaction are missing.
     ready = ReadyStream(lab.table).read()
     assert ready == Counter(set(ready)) and {*range(21), 24, 25} - {0, 4, 8, 12, 16, 20} <= set(ready)
+
+
+def test_a_computed_null_comes_once_if_an_update_moves_its_row(db: Connection, tmp_path: Path) -> None:
+    lab = Lab.of(db, tmp_path)
+    stream = ReadyStream(lab.table)
+    assert not stream.read()
+    lab.update.write_text("id IN (8, 5)")
+    lab.fill()
+    assert not lab.update.exists()
+    assert stream.read() == Counter({*range(20)} - {7, 17})
+    # Between two jobs, the file of the first job serves the moved row.
+    lab.table.to_lance().update({"text": "'changed'"}, where="id IN (4, 8)")
+    lab.fill()
+    assert not stream.read()
+
+
+def test_a_computed_null_comes_once_if_its_record_is_missing(
+    db: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab.of(db, tmp_path)
+    stream = ReadyStream(lab.table)
+    assert not stream.read()
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt("between the commit and its record")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommits, "_record", die)
+        with pytest.raises(KeyboardInterrupt, match="between the commit and its record"):
+            lab.fill()
+    assert stream.read() == Counter({*range(20)} - {7, 17})
+    lab.table.to_lance().optimize.compact_files()
+    lab.fill()
+    assert not stream.read()
 
 
 def test_only_marks_of_this_kind_make_a_null_ready(db: Connection, tmp_path: Path) -> None:
@@ -143,7 +197,18 @@ def test_columns_of_one_udf_are_ready_together_and_of_two_are_refused(db: Connec
     assert ReadyStream(table, {"ready_columns": "x,y"}).read() == Counter({*range(10)} - {3})
 
 
-STEPS = ["append", "valued", "compact", "update", "delete", "fill", "fill some", "fill one", "repair"]
+STEPS = [
+    "append",
+    "valued",
+    "compact",
+    "update",
+    "delete",
+    "fill",
+    "fill some",
+    "fill one",
+    "fill and update",
+    "repair",
+]
 
 
 def take(lab: Lab, step: str, number: int) -> None:
@@ -166,6 +231,10 @@ def take(lab: Lab, step: str, number: int) -> None:
             lab.fill(f"id % 3 = {number % 3}")
         case "fill one":
             lab.fill(num_frags=1, commit_granularity=1)
+        case "fill and update":
+            lab.update.write_text(f"id % 4 = {number % 4}")
+            lab.fill()
+            lab.update.unlink(missing_ok=True)
         case "repair":
             lab.repaired.touch()
 
