@@ -234,8 +234,8 @@ class ValueFinder:
         offsets = rows.to_numpy()
         mapping = RowMapping(old=offsets, new=offsets) if moved is None else moved.restrict_to(rows)
         committed, old_rows = RowSet.empty(), RowSet.of(mapping.old)
-        for record in self._context.records.of(fragment.id):
-            nulls = old_rows & record.nulls if record.target_file == file else RowSet.empty()
+        for record in fitting_records(self._spec, fragment, self._context.records):
+            nulls = old_rows & record.nulls
             if nulls:
                 committed |= mapping.new_rows(nulls - self._context.deleted_at(record.table_version, fragment.id))
         return committed

@@ -128,11 +128,12 @@ def test_a_row_comes_once_with_its_value_or_as_computed_null(db: Connection, tmp
 def test_a_computed_null_comes_once_if_an_update_moves_its_row(db: Connection, tmp_path: Path) -> None:
     lab = Lab.of(db, tmp_path)
     stream = ReadyStream(lab.table)
-    assert not stream.read()
-    lab.update.write_text("id IN (8, 5)")
+    lab.fill("id < 5")
+    assert stream.read() == Counter(range(5))
+    lab.update.write_text("id IN (4, 5, 8)")
     lab.fill()
     assert not lab.update.exists()
-    assert stream.read() == Counter({*range(20)} - {7, 17})
+    assert stream.read() == Counter({*range(5, 20)} - {7, 17})
     # Between two jobs, the file of the first job serves the moved row.
     lab.table.to_lance().update({"text": "'changed'"}, where="id IN (4, 8)")
     lab.fill()
