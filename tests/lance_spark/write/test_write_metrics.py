@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import lance_spark
 from tests.support.sql_metrics import sql_metrics
 
-pytestmark = pytest.mark.classic
+pytestmark = [pytest.mark.classic, pytest.mark.long]
 
 NAMES = ("rows committed", "fragments written", "commit attempts", "rows with conflicts")
 
@@ -41,7 +41,6 @@ def lose_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(commit_later))
 
 
-@pytest.mark.long
 def test_the_web_ui_shows_the_commit_of_a_write(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = str(tmp_path / "t.lance")
     append = lambda rows: rows.write.format("lance").mode("append").option("max_rows_per_file", 10).save(path)  # noqa: E731
