@@ -72,9 +72,8 @@ def cast_column(
     """Casts a column in one commit, and renames it or changes its nullability. Returns the version.
 
     Tasks of Spark write a data file per fragment of a large table, as a job in the history of the
-    table. After a concurrent commit, only
-    new and changed fragments are cast again. The field metadata stays: comment, encoding, UDF and
-    any other key.
+    table. After a concurrent commit, only new and changed fragments are cast again. The field
+    metadata stays: comment, encoding, UDF and any other key.
 
     Args:
         ref: The table.

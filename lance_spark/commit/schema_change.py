@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit, check_landed
 from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between, first_unknown
+from lance_spark.commit.verify import undone_commits
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import ColumnNotFoundError, TableNotFoundError
 from lance_spark.lance_compat import without_fields
 
 if TYPE_CHECKING:
@@ -120,13 +121,7 @@ class _Basis:
             return
         unknown = first_unknown(dataset, self.version)
         if unknown is not None:
-            raise CommitOutcomeUnknownError(
-                f"The change of columns may have undone earlier commits (version {unknown} and later), which were "
-                f"cleaned up at the same moment. The columns of version {self.version} were changed. Table: "
-                f"{dataset.uri}, version {dataset.version}. Check the rows that these commits changed, and write "
-                "again.",
-                uri=dataset.uri,
-            )
+            raise undone_commits(dataset, self.version, unknown)
 
 
 def _attempt(

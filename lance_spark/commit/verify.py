@@ -116,15 +116,23 @@ def refuse_undone(dataset: lance.LanceDataset, before: int, token: str) -> None:
         return
     for event in fresh_events(dataset, before, dataset.version):
         if event.operation is None:
-            raise CommitOutcomeUnknownError(
-                f"The commit of new columns may have undone earlier commits (version {event.version} and later), which "
-                f"were cleaned up at the same moment. The columns were added to version {before}. Table: "
-                f"{dataset.uri}, version {dataset.version}. Check the rows that these commits changed, and write "
-                "again.",
-                uri=dataset.uri,
-            )
+            raise undone_commits(dataset, before, event.version)
         if any(column.token == token for column in Change.of(event).schema or ()):
             return  # the addition
+
+
+def undone_commits(dataset: lance.LanceDataset, before: int, unknown: int) -> CommitOutcomeUnknownError:
+    """Returns the error of new columns in place of commits without a transaction.
+
+    The columns were added to the version `before`, and `unknown` is the first version without a
+    transaction.
+    """
+    return CommitOutcomeUnknownError(
+        f"The commit of new columns may have undone earlier commits (version {unknown} and later), which were cleaned "
+        f"up at the same moment. The columns were added to version {before}. Table: {dataset.uri}, version "
+        f"{dataset.version}. Check the rows that these commits changed, and write again.",
+        uri=dataset.uri,
+    )
 
 
 def fill_gaps(

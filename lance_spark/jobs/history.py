@@ -201,7 +201,7 @@ class JobHistory:
                 values = progress()
             try:
                 self.beat(staging_id, values)
-            except (OSError, LanceSparkError) as error:
+            except (OSError, ValueError, LanceSparkError) as error:  # any other error would end the thread
                 _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
 
         try:
