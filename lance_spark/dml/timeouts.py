@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from lance_spark.errors import LanceSparkError, OptionError
+from lance_spark.errors import LanceSparkError
+from lance_spark.search.timeouts import check_timeout
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs
 
 
@@ -54,8 +55,7 @@ class MergeDeadline:
         Raises:
             OptionError: The timeout is negative.
         """
-        if timeout is not None and timeout < timedelta(0):
-            raise OptionError("timeout", timeout, "a timedelta of zero or more, or None")
+        check_timeout(timeout)
         return MergeDeadline(began=time.monotonic(), timeout=timeout, uri=uri)
 
     @property
