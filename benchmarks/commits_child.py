@@ -75,7 +75,7 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
     from pyspark.sql.types import LongType, StructField, StructType
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.options import ReadOptions, WriteOptions
+    from lance_spark.options.io_options import ReadOptions, WriteOptions
     from lance_spark.write.column_writer import LanceBackfillWriter
 
     make_table(path, kind, rows)

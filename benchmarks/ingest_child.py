@@ -149,7 +149,7 @@ class _LanceSpark:
         return {"conversion": self._conversion, "create_table": self._create, "add": self._add}
 
     def _conversion(self, data: Any, schema: pa.Schema) -> Timed:
-        from lance_spark.tabular import to_reader
+        from lance_spark.ingest.rows import to_reader
 
         return lambda: to_reader(data, schema).read_all()
 
@@ -166,7 +166,7 @@ class _LanceSpark:
 
 def results(scale: float) -> dict[str, Timed]:
     """Returns conversions of UDF results: a value per row, or a batch."""
-    from udf_runtime.execute.outputs import Output
+    from udf_runtime.execute.conversion.outputs import Output
 
     rows, vectors = int(ROWS * scale), int(VECTORS * scale)
     random = np.random.default_rng(1)

@@ -43,7 +43,7 @@ from lance_spark.lance_compat import (
 from lance_spark.lance_sessions import forget_sessions, note_size, open_version
 from lance_spark.metrics import observe_store
 from lance_spark.namespaces.errors import NamespaceError
-from lance_spark.options import STORAGE_PREFIX, ReadOptions
+from lance_spark.options.io_options import STORAGE_PREFIX, ReadOptions
 from lance_spark.version_times import moment_of, version_at
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 
 from lance_spark.changes.options import reads_changes
 from lance_spark.dataset import DatasetRef
-from lance_spark.statement_options import refuse_internal
+from lance_spark.options.statements import refuse_internal
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class LanceDataSource(DataSource):
     """Reads and writes Lance tables.
 
-    :class:`~lance_spark.options.ReadOptions` and :class:`~lance_spark.options.WriteOptions`
-    describe the options.
+    :class:`~lance_spark.options.io_options.ReadOptions` and
+    :class:`~lance_spark.options.io_options.WriteOptions` describe the options.
 
     Attributes:
         pinned: The pinned version of `schema()`; None before.
@@ -72,7 +72,7 @@ class LanceDataSource(DataSource):
         if reads_changes(self.options):
             from lance_spark.changes.by_path import open_changes as open_source
         else:
-            from lance_spark.read.by_path import open_source
+            from lance_spark.read.planning.by_path import open_source
         self.pinned, schema = open_source(self.options)
         return schema
 
@@ -87,7 +87,7 @@ class LanceDataSource(DataSource):
             from lance_spark.changes.by_path import change_reader
 
             return change_reader(self.options, schema, self.pinned)
-        from lance_spark.read.by_path import make_reader
+        from lance_spark.read.planning.by_path import make_reader
 
         return make_reader(self.options, schema, self.pinned)
 

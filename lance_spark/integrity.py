@@ -22,7 +22,7 @@ from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import empty_caches
 from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
-from lance_spark.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
+from lance_spark.storage.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
 from udf_runtime import UDF

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.changes.options import ChangeOptions
-from lance_spark.options import ReadOptions, WriteOptions, options_table
+from lance_spark.options.io_options import ReadOptions, WriteOptions, options_table
 from lance_spark.table.branches import Branches
 from tests.support.pages import python_blocks
 
@@ -180,7 +180,7 @@ def test_every_block_names_its_language_and_is_closed(page: Path):
 def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOptions | WriteOptions | ChangeOptions]):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     absent = [row for row in options_table(options).splitlines() if row not in text]
-    assert absent == [], "paste the output of lance_spark.options.options_table"
+    assert absent == [], "paste the output of lance_spark.options.io_options.options_table"
 
 
 def test_the_reference_has_every_public_name():

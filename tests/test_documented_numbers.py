@@ -16,7 +16,7 @@ from lance_spark.jobs import history
 from lance_spark.read.ranking import sort_pushdown
 from lance_spark.rows import input_reader
 from lance_spark.spark_jobs import failures
-from udf_runtime.execute import distinct
+from udf_runtime.execute.batches import distinct
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 

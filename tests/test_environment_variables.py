@@ -15,7 +15,7 @@ from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
 from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
 from lance_spark.namespaces.reference import REGISTERED
-from lance_spark.options import environment_flag
+from lance_spark.options.io_options import environment_flag
 from lance_spark.views.source_pin import ALLOW_VARIABLE as UNPINNED_VARIABLE
 from udf_runtime.environments.installer import INSTALLER_VARIABLE
 from udf_runtime.execute.isolation.process_limits import IDLE_S, IDLE_VARIABLE, MEMORY_VARIABLE

@@ -14,9 +14,9 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import StoredUdfError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
-from lance_spark.objects import LanceObjects, checkpoint_place, checkpoint_store
 from lance_spark.staging.area import staged_jobs
 from lance_spark.staging.orphans import moment_before, remove_orphans
+from lance_spark.storage.objects import LanceObjects, checkpoint_place, checkpoint_store
 
 if TYPE_CHECKING:
     import lance

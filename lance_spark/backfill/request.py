@@ -12,7 +12,7 @@ from lance_spark.backfill.task.messages import OnStale
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.display import warn_caller
 from lance_spark.errors import OptionError
-from lance_spark.options import environment_flag
+from lance_spark.options.io_options import environment_flag
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.session.sessions import session_time_zone
 from udf_runtime import UDF, Manifest

@@ -18,7 +18,7 @@ from lance_spark.changes.rows import CHANGE_TYPES, ChangedRows, ChangeType, RowF
 from lance_spark.changes.steps import FeedStep
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions
+from lance_spark.options.io_options import ReadOptions
 from lance_spark.read.columns import META_COLUMNS, ROW_ID, table_schema
 from lance_spark.read.filtering import check_filter
 from lance_spark.rows.input_reader import InputReader

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Literal
 
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions, parse_options, select_used_options
-from lance_spark.options_values import (
+from lance_spark.options.io_options import ReadOptions, parse_options, select_used_options
+from lance_spark.options.values import (
     byte_size,
     option_field,
     parse_boolean,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.app_ledger import first_unfinished_version
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError
-from lance_spark.objects import LanceObjects, objects_beside
+from lance_spark.storage.objects import LanceObjects, objects_beside
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:

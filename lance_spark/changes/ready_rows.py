@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.conflicts.identity import BINDING_KEY, TOKEN_KEY, field_identities, files_of, ids_of
 from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError
 from lance_spark.lance_compat import path_of, plain
-from lance_spark.objects import open_session
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.null_marks import NO_MARKS, NullMarks, read_marks
+from lance_spark.storage.objects import open_session
 from lance_spark.types.fields import quote_identifier
 
 if TYPE_CHECKING:

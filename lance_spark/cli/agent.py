@@ -17,7 +17,7 @@ from lance_spark.agent.plan import AgentPlan
 from lance_spark.cli.output import print_json, print_rows, show_number
 from lance_spark.cli.parameters import AsJson, Checkpoints, StorageOptions, app, parse_pairs, parse_storage
 from lance_spark.session.sessions import make_session
-from lance_spark.table.connection import Connection, connect
+from lance_spark.table.connections.connection import Connection, connect
 
 _Patterns = Annotated[
     list[str] | None,

@@ -10,7 +10,7 @@ import typer
 from lance_spark.cli.output import make_console, print_json, print_rows, show_moment, show_number
 from lance_spark.cli.parameters import AsJson, Limit, StorageOptions, Uri, app, parse_storage
 from lance_spark.dataset import parse_version
-from lance_spark.table.connection import open_table
+from lance_spark.table.connections.connection import open_table
 
 
 @app.command()

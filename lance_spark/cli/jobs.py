@@ -34,7 +34,7 @@ from lance_spark.cli.parameters import (
 )
 from lance_spark.errors import BackfillIncompleteError, ColumnNotFoundError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
-from lance_spark.table.connection import open_table
+from lance_spark.table.connections.connection import open_table
 from lance_spark.table.table import Table
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lance_spark.session.sessions import make_session
-from lance_spark.table.connection import open_table
+from lance_spark.table.connections.connection import open_table
 from lance_spark.table.table import Table
 
 FAILED = 1

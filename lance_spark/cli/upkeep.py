@@ -28,7 +28,7 @@ from lance_spark.errors import TableNotFoundError
 from lance_spark.integrity import check as check_table
 from lance_spark.session.connect_server import serve
 from lance_spark.sql.indexes import build as build_index
-from lance_spark.table.connection import connect, open_table
+from lance_spark.table.connections.connection import connect, open_table
 from lance_spark.table.table import Table
 
 

@@ -27,7 +27,7 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import ColumnFile, Targets
 from lance_spark.staging.file_layout import FileLayout
-from udf_runtime.execute.casts import cast as cast_values
+from udf_runtime.execute.conversion.casts import cast as cast_values
 
 if TYPE_CHECKING:
     import lance

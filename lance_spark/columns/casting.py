@@ -17,7 +17,7 @@ from lance_spark.lance_compat import with_replaced_field
 from lance_spark.staging.area import commit_or_give_up, finish
 from lance_spark.types import check_storable
 from lance_spark.types.fields import Kind, is_binary, is_blob, is_list, is_text
-from udf_runtime.execute.casts import cast as cast_values
+from udf_runtime.execute.conversion.casts import cast as cast_values
 
 if TYPE_CHECKING:
     import lance

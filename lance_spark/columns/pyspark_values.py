@@ -18,7 +18,7 @@ from pyspark.sql import types as spark
 from lance_spark.types import ReadConverter
 from lance_spark.types.mapping import types_within
 from udf_runtime import UDF, Kind
-from udf_runtime.execute.outputs import Output
+from udf_runtime.execute.conversion.outputs import Output
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -41,7 +41,7 @@ from lance_spark.errors import (
     TableExistsError,
     refusals_as_errors,
 )
-from lance_spark.objects import LanceObjects, objects_beside
+from lance_spark.storage.objects import LanceObjects, objects_beside
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lance_spark.commit.conflicts.history import (
     summary_of,
 )
 from lance_spark.errors import CommitConflictError, CommitError, OptionError
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 
 if TYPE_CHECKING:
     import lance

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import OptionError, counted
-from lance_spark.options import WRITE_ID_PROPERTY, check_property
+from lance_spark.options.io_options import WRITE_ID_PROPERTY, check_property
 from lance_spark.rows.row_set import RowSet
 from lance_spark.stored_json import Kinds, check_fields, load_object
 

@@ -27,8 +27,8 @@ from lance_spark.dataset_retries import application_file
 from lance_spark.errors import CommitError, UnsafeStoreError
 from lance_spark.lance_compat import is_denied, plain
 from lance_spark.namespaces.access import lasting_options
-from lance_spark.objects import LanceObjects
-from lance_spark.options import environment_flag
+from lance_spark.options.io_options import environment_flag
+from lance_spark.storage.objects import LanceObjects
 
 _logger = logging.getLogger(__name__)
 

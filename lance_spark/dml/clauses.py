@@ -11,7 +11,7 @@ from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import OptionError
-from lance_spark.tabular import Data
+from lance_spark.ingest.rows import Data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

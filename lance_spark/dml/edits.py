@@ -29,7 +29,7 @@ from lance_spark.staging.column_file import Targets
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import quote_identifier
-from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.conversion.casts import can_become, cast
 
 if TYPE_CHECKING:
     import lance

@@ -33,6 +33,7 @@ from lance_spark.errors import (
     SchemaMismatchError,
     UnsupportedOperationError,
 )
+from lance_spark.ingest.rows import Data
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import pack_fragments
@@ -40,7 +41,6 @@ from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.tabular import Data
 from lance_spark.types.fields import is_blob, quote_identifier
 
 if TYPE_CHECKING:

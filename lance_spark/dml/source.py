@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
+from lance_spark.ingest.rows import Data, to_reader
+from lance_spark.ingest.staging import LocalRows, stage
+from lance_spark.ingest.streams import is_spark
+from lance_spark.ingest.vectors import refuse_nan
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
-from lance_spark.tabular import Data, to_reader
-from lance_spark.tabular_staging import LocalRows, stage
-from lance_spark.tabular_streams import is_spark
-from lance_spark.tabular_vectors import refuse_nan
 from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.read.filtering import ask_index
-from lance_spark.read.sizes import bound_row, measure_row
+from lance_spark.read.planning.sizes import bound_row, measure_row
 from lance_spark.session.sessions import known_slots
 from lance_spark.types.fields import is_blob
 

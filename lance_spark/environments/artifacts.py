@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
-from lance_spark.file_systems import FileSystem, file_system_of
 from lance_spark.namespaces.access import lasting_options
+from lance_spark.storage.file_systems import FileSystem, file_system_of
 from udf_runtime import UDF, ArtifactError
 from udf_runtime.definition.artifacts import Artifact, ArtifactCopy
 from udf_runtime.environments.artifact_cache import ArtifactCache, list_artifact

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import OptionError, RegistrationError
 from lance_spark.namespaces.reference import NamespaceTable
-from lance_spark.objects import LanceObjects, objects_of_table
 from lance_spark.session.sessions import application_setting
+from lance_spark.storage.objects import LanceObjects, objects_of_table
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
 from udf_runtime.environments.archives import site_archive, upload, workspace_archive

@@ -13,9 +13,9 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.stored import archives_beside, upload_archives
 from lance_spark.errors import OptionError
-from lance_spark.objects import LanceObjects
-from lance_spark.options_values import byte_size
+from lance_spark.options.values import byte_size
 from lance_spark.session.sessions import application_setting
+from lance_spark.storage.objects import LanceObjects
 from udf_runtime import UDF, EnvironmentBuildError, Manifest
 from udf_runtime.environments.artifact_cache import ArtifactCache
 from udf_runtime.environments.host import EnvironmentCache

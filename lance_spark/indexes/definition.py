@@ -12,8 +12,8 @@ import pyarrow.types as pt
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
-from lance_spark.options import check_number
-from lance_spark.queries import metric_of
+from lance_spark.options.io_options import check_number
+from lance_spark.queries.parameters import metric_of
 from lance_spark.read.vector_hint import vector_hint
 from lance_spark.types.fields import Kind
 

@@ -20,7 +20,7 @@ from lance_spark.errors import IndexBuildError, LanceSparkError, panics_as_error
 from lance_spark.indexes.definition import IndexDefinition
 from lance_spark.indexes.segments import FOLDER, segment_of_json, segment_to_json
 from lance_spark.lance_compat import plain
-from lance_spark.objects import LanceObjects
+from lance_spark.storage.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance

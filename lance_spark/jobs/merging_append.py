@@ -20,7 +20,7 @@ import pyarrow as pa
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError, refusals_as_errors
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, read_in_child
-from lance_spark.objects import LanceObjects
+from lance_spark.storage.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance

@@ -27,7 +27,7 @@ from lance_spark.dataset import DatasetRef, forget_open_datasets, is_local
 from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
 from lance_spark.lance_compat import load_lance
-from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
+from udf_runtime.execute.isolation.protocol.frames import Tag, read_frame, wait_readable, write_frame
 
 _ANSWER_TIMEOUT_S = 60.0
 """Longest wait for the child, which decodes a large history in seconds. Other threads wait as long

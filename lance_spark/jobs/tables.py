@@ -30,7 +30,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.merging_append import MergingAppend
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
 from lance_spark.jobs.table_files import KEPT_VERSIONS, DamagedFile, paths_of
-from lance_spark.objects import LanceObjects
+from lance_spark.storage.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance

@@ -11,13 +11,19 @@ from importlib import import_module
 from typing import Any
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "altering": ("alter_table", "drop_added_columns"),
+    "catalog.altering": ("alter_table", "drop_added_columns"),
     "indexes": ("create_index", "drop_index", "list_indexes"),
-    "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
-    "procedures": ("call", "list_procedures", "load_procedure"),
+    "catalog.namespaces": (
+        "alter_namespace",
+        "create_namespace",
+        "drop_namespace",
+        "list_namespaces",
+        "load_namespace",
+    ),
+    "procedures.calls": ("call", "list_procedures", "load_procedure"),
     "reads": ("key_columns", "open_path", "plan_read", "plan_scan", "search_function"),
     "statements": ("change",),
-    "tables": (
+    "catalog.tables": (
         "check_options",
         "create_table",
         "declared_properties",

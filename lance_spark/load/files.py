@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from lance_spark.errors import OptionError, SourceChangedError, SourceError
-from lance_spark.file_systems import FileSystem, file_system_of
 from lance_spark.load.request import SourceFormat
 from lance_spark.namespaces.access import lasting_options
+from lance_spark.storage.file_systems import FileSystem, file_system_of
 from lance_spark.types import ReadConverter
 from lance_spark.types.mapping import spark_arrow_schema
 from udf_runtime.errors import end_sentence

@@ -13,7 +13,7 @@ from lance_spark.backfill.request import (
     columns_of,
 )
 from lance_spark.errors import OptionError
-from lance_spark.tabular import Data
+from lance_spark.ingest.rows import Data
 
 SourceFormat = Literal["parquet", "lance", "ipc"]
 OnMissing = Literal["carry", "null", "error"]

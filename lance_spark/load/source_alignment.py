@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.file_systems import FileSystem
 from lance_spark.load.files import SourceFile
 from lance_spark.spark_jobs.task_queue import pack
+from lance_spark.storage.file_systems import FileSystem
 
 if TYPE_CHECKING:
     import lance

@@ -16,7 +16,9 @@ from pyspark.sql.types import StructType
 
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import ColumnNotFoundError, OptionError
-from lance_spark.file_systems import ARROW_SCHEMES, FileSystem
+from lance_spark.ingest.rows import to_reader
+from lance_spark.ingest.staging import LocalRows, discard, stage
+from lance_spark.ingest.streams import is_spark
 from lance_spark.load.files import (
     Piece,
     PieceReader,
@@ -30,9 +32,7 @@ from lance_spark.load.files import (
 from lance_spark.load.request import SourceFormat
 from lance_spark.load.source_alignment import SourceAlignment, align_source
 from lance_spark.staging.area import Staging
-from lance_spark.tabular import to_reader
-from lance_spark.tabular_staging import LocalRows, discard, stage
-from lance_spark.tabular_streams import is_spark
+from lance_spark.storage.file_systems import ARROW_SCHEMES, FileSystem
 from lance_spark.types import ReadConverter, to_spark_schema
 from lance_spark.types.fields import quote_identifier
 

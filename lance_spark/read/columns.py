@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import lance
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.options import ReadOptions
+    from lance_spark.options.io_options import ReadOptions
 
 ROW_ID = "_rowid"
 ROW_ADDRESS = "_rowaddr"

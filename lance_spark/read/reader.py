@@ -15,10 +15,9 @@ from pyspark.sql.types import StructType
 
 from lance_spark.lance_compat import version_of
 from lance_spark.read.columns import Projection, table_schema
-from lance_spark.read.partitioning import ScanTask
-from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
-from lance_spark.read.scan import read_batches
-from lance_spark.read.scan_plan import (
+from lance_spark.read.planning.partitioning import ScanTask
+from lance_spark.read.planning.pushdown_request import AggregateCall, ScanSpec
+from lance_spark.read.planning.scan_plan import (
     ScanPlan,
     aggregate_schema,
     check_selection,
@@ -26,6 +25,7 @@ from lance_spark.read.scan_plan import (
     plan_scan,
     target_columns,
 )
+from lance_spark.read.scan import read_batches
 from lance_spark.read.transfer import (
     decimals_to_longs,
     long_schema,
@@ -40,7 +40,7 @@ from lance_spark.types.mapping import spark_arrow_schema
 
 if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
-    from lance_spark.options import ReadOptions
+    from lance_spark.options.io_options import ReadOptions
 
 _EMPTY_BATCH_ROWS = 1 << 16
 """Rows per batch without columns. With one huge batch, `count(*)` was 7 times slower than Parquet.

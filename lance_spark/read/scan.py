@@ -15,7 +15,7 @@ from lance_spark.lance_compat import is_filter_failure, plain
 from lance_spark.read.columns import ROW_ADDRESS, lance_blob_handling
 from lance_spark.read.filtering import conjunction
 from lance_spark.read.masks import range_mask
-from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.planning.partitioning import ScanTask
 from lance_spark.types.fields import BlobHandling, requested_columns
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.read.pushdown_request import TopN
+    from lance_spark.read.planning.pushdown_request import TopN
 
 BATCH_BYTES_LIMIT = 32 << 20
 """Maximum size of a batch. Values of very different sizes, such as blobs, defeat an estimate by

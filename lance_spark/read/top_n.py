@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from lance_spark.read.pushdown_request import TopN
+    from lance_spark.read.planning.pushdown_request import TopN
 
 MOST_ROWS = 1 << 14
 """Maximum number of candidate rows of a partition. If more rows share the key of the last

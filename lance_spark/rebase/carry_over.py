@@ -23,7 +23,6 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.commit.conflicts.verdicts import Verdict, judge_input
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableUnreadableError, counted
-from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
 from lance_spark.rebase.stale import judge_stale, values_in
@@ -32,6 +31,7 @@ from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import ColumnFile, Targets
+from lance_spark.storage.objects import open_session
 
 if TYPE_CHECKING:
     import lance

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lance_spark.rows.row_set import RowSet
 from lance_spark.types.layout import aligned
-from udf_runtime.execute.casts import cast
+from udf_runtime.execute.conversion.casts import cast
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession

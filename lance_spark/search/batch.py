@@ -20,15 +20,15 @@ from pyspark.sql.types import (
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
-from lance_spark.options import ReadOptions
-from lance_spark.queries import DEFAULT_K, Metric, VectorQuery
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.queries.parameters import DEFAULT_K, Metric, VectorQuery
 from lance_spark.read.columns import ROW_ID, table_schema
 from lance_spark.read.filtering import indexed_fragments
-from lance_spark.read.partitioning import ScanTask
-from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.read.planning.partitioning import ScanTask
+from lance_spark.read.planning.pushdown_request import ScanSpec
+from lance_spark.read.planning.scan_plan import plan_scan
+from lance_spark.read.planning.sizes import measure_row
 from lance_spark.read.ranking.ranking import DISTANCE, Ranking, vector_column, vector_size
-from lance_spark.read.scan_plan import plan_scan
-from lance_spark.read.sizes import measure_row
 from lance_spark.search.batch_tasks import OWN, PART, QUERY, ROW, VECTOR, FindNearest, TakeNearest
 from lance_spark.search.query import Query, attributes_of
 from lance_spark.search.search import Search

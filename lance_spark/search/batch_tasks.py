@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, TableUnreadableError
 from lance_spark.lance_compat import take_known_rows
-from lance_spark.queries import VectorQuery
+from lance_spark.queries.parameters import VectorQuery
 from lance_spark.read.columns import ROW_ID, Projection
-from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.planning.partitioning import ScanTask
 from lance_spark.read.ranking.ranking import DISTANCE, is_searchable, nearest_of, search_errors
 from lance_spark.read.scan import read_batches
 from lance_spark.search.exact_knn import ExactKnn, Numbers, numbers_of

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lance_spark.queries import Metric
+from lance_spark.queries.parameters import Metric
 from lance_spark.types.fields import Array, Kind
 
 Numbers: TypeAlias = NDArray[Any]

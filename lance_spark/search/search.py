@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
-from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery
-from lance_spark.queries_text import FullTextQuery, words_of_query
+from lance_spark.queries.parameters import DEFAULT_K, TextQuery, VectorQuery
+from lance_spark.queries.text import FullTextQuery, words_of_query
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.ranking.ranking import (
     DISTANCE,
@@ -58,7 +58,7 @@ class Search(VectorSettings, Query):
         q: The query vector, or several vectors.
         words: The query text, or a query object.
         settings: Settings of the vector search, by names of
-            :class:`~lance_spark.queries.VectorQuery`.
+            :class:`~lance_spark.queries.parameters.VectorQuery`.
         text_columns: Text columns; None means all columns with a full-text index.
         phrase: Whether the words must follow each other.
         only_indexed: Whether to leave out rows outside of the indexes.

@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from lance_spark.errors import LanceSparkError, OptionError
-from lance_spark.parallel_calls import in_thread
+from lance_spark.storage.parallel_calls import in_thread
 
 _T = TypeVar("_T")
 

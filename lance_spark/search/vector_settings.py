@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Self
 
-from lance_spark.queries import metric_of
+from lance_spark.queries.parameters import metric_of
 
 
 class VectorSettings:

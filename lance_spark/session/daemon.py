@@ -32,7 +32,7 @@ _MODULES = (
     "lance_spark.datasource",
     "lance_spark.read.aggregates.grouped",
     "lance_spark.read.aggregates.ungrouped",
-    "lance_spark.read.spark_read_info",
+    "lance_spark.read.planning.spark_read_info",
     "lance_spark.read.reader",
     "lance_spark.read.scan",
 )

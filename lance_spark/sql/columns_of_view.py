@@ -8,7 +8,7 @@ from pyspark.sql import functions as sf
 
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError
 from lance_spark.rows.row_addresses import ROW_ADDRESS
-from lance_spark.sql.catalog_location import ProcedureCall
+from lance_spark.sql.catalog.location import ProcedureCall
 from lance_spark.types.fields import quote_identifier
 
 Row = Sequence[object]

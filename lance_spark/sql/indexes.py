@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lance_spark.errors import OptionError, UnsupportedOperationError
-from lance_spark.sql.catalog_location import CatalogLocation
+from lance_spark.sql.catalog.location import CatalogLocation
 from lance_spark.stored_json import parse_json
-from lance_spark.table.connection import open_table
+from lance_spark.table.connections.connection import open_table
 from lance_spark.table.table import Table
 
 _FROM_STATEMENT = ("self", "column", "field_names", "vector_column_name", "index_type", "name", "replace", "config")

@@ -14,9 +14,9 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     ViewError,
 )
-from lance_spark.sql.catalog_location import ProcedureCall, drop_nulls
-from lance_spark.sql.catalog_namespace import NamespaceLocation
-from lance_spark.sql.tables import drop_table_at
+from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
+from lance_spark.sql.catalog.location import ProcedureCall, drop_nulls
+from lance_spark.sql.catalog.tables import drop_table_at
 from lance_spark.types.fields import quote_identifier
 from lance_spark.views.create import create_spark_view
 from lance_spark.views.definition import existing_view, view_of

@@ -18,10 +18,10 @@ from lance_spark.changes.by_path import change_reader, open_changes
 from lance_spark.changes.options import ChangeOptions, reads_changes
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
-from lance_spark.options import METADATA_OPTION, ReadOptions
-from lance_spark.read.by_path import make_reader, open_source
-from lance_spark.read.pushdown_request import ScanSpec
-from lance_spark.read.spark_read_info import encode_read
+from lance_spark.options.io_options import METADATA_OPTION, ReadOptions
+from lance_spark.read.planning.by_path import make_reader, open_source
+from lance_spark.read.planning.pushdown_request import ScanSpec
+from lance_spark.read.planning.spark_read_info import encode_read
 from lance_spark.types import parse_spark_schema
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def open_path(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Pins the version of a table by its path, and answers with its columns.
 
     Raises:
-        As :func:`~lance_spark.read.by_path.open_source`, and as
+        As :func:`~lance_spark.read.planning.by_path.open_source`, and as
             :func:`~lance_spark.changes.by_path.open_changes`.
     """
     options = _lower_options(arguments)
@@ -54,7 +54,7 @@ def plan_read(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Plans a read of columns without a request of the planner rule.
 
     Raises:
-        As :func:`~lance_spark.read.by_path.make_reader`.
+        As :func:`~lance_spark.read.planning.by_path.make_reader`.
     """
     reader = _make_reader(arguments)
     return {"read": encode_read(reader, parse_spark_schema(arguments["schema"]))}
@@ -63,7 +63,7 @@ def plan_read(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
     options = _lower_options(arguments)
     if METADATA_OPTION in options:
-        from lance_spark.sql.metadata_tables import MetadataReader
+        from lance_spark.sql.catalog.metadata_tables import MetadataReader
 
         return MetadataReader.of(options, parse_spark_schema(arguments["schema"]).names)
     schema = parse_spark_schema(arguments["schema"])
@@ -80,7 +80,7 @@ def key_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers with the columns whose values a join may select while the query runs.
 
     Raises:
-        As :func:`~lance_spark.read.by_path.make_reader`.
+        As :func:`~lance_spark.read.planning.by_path.make_reader`.
     """
     from lance_spark.read.reader import LanceReader
 
@@ -134,7 +134,7 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ColumnNotFoundError: The table no longer has a column.
-        LanceSparkError: As :func:`~lance_spark.read.by_path.open_source`.
+        LanceSparkError: As :func:`~lance_spark.read.planning.by_path.open_source`.
         ValueError: The request is not a request of this release's rule.
     """
     from lance_spark.read.reader import describe_scan

@@ -36,8 +36,8 @@ from lance_spark.pushdown.filters import is_exact, translate
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
-from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.sql.tables import describe_version
+from lance_spark.sql.catalog.location import CatalogLocation
+from lance_spark.sql.catalog.tables import describe_version
 from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import is_blob

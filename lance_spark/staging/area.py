@@ -64,8 +64,6 @@ from lance_spark.errors import (
     refusals_as_errors,
 )
 from lance_spark.interpreter import end_quietly
-from lance_spark.objects import LanceObjects, open_session
-from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.attempt import Attempt, remove_if_empty
 from lance_spark.staging.data_files import (
     Leftovers,
@@ -78,6 +76,8 @@ from lance_spark.staging.data_files import (
 )
 from lance_spark.staging.listing import note_listing, prefers_listing
 from lance_spark.staging.processes import OWNER_KINDS, has_ended, this_owner
+from lance_spark.storage.objects import LanceObjects, open_session
+from lance_spark.storage.parallel_calls import in_parallel
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableNotFoundError
-from lance_spark.objects import LanceObjects
-from lance_spark.parallel_calls import in_parallel
 from lance_spark.staging.listing import note_listing
+from lance_spark.storage.objects import LanceObjects
+from lance_spark.storage.parallel_calls import in_parallel
 
 _STEM = re.compile(r"(?P<attempt>[0-9a-f]+)-[0-9]+")
 

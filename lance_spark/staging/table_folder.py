@@ -15,8 +15,8 @@ from enum import IntEnum
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
-from lance_spark.objects import LanceObjects, open_session
-from lance_spark.parallel_calls import in_parallel
+from lance_spark.storage.objects import LanceObjects, open_session
+from lance_spark.storage.parallel_calls import in_parallel
 from udf_runtime.checkpoint import LocalObjects
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

@@ -23,12 +23,12 @@ from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge import Merge
 from lance_spark.dml.source import read_table
 from lance_spark.errors import ColumnNotFoundError, OptionError, TableNotFoundError
-from lance_spark.options import WriteOptions
+from lance_spark.ingest.staging import discard
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.orphans import abort_older_jobs
 from lance_spark.streaming.writes import StreamWrite
-from lance_spark.tabular_staging import discard
 from lance_spark.types import check_writable
 from lance_spark.upkeep.small_fragments import join_small_fragments
 from lance_spark.views.definition import refuse_view
@@ -37,7 +37,7 @@ from lance_spark.write.row_write import RowsWritten
 
 if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
-    from lance_spark.tabular import Data
+    from lance_spark.ingest.rows import Data
 
 _LOCAL_BYTES = 16 << 20
 """Maximum bytes of files of a micro-batch that the driver reads. A small merge is a single task.

@@ -22,10 +22,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from lance_spark.commit.commit_loop import open_head
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import NoLocationError, OptionError, TableNotFoundError
-from lance_spark.options import WriteOptions
-from lance_spark.options_values import parse_names
+from lance_spark.options.io_options import WriteOptions
+from lance_spark.options.statements import check_statement_options, statement_options
+from lance_spark.options.values import parse_names
 from lance_spark.staging.orphans import abort_older_jobs
-from lance_spark.statement_options import check_statement_options, statement_options
 from lance_spark.stored_json import load_object
 from lance_spark.upkeep.small_fragments import join_small_fragments
 from lance_spark.write.append_writer import LanceAppendWriter

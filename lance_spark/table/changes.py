@@ -16,8 +16,8 @@ from lance_spark.dml.merge import Merge
 from lance_spark.dml.results import ChangeResult
 from lance_spark.dml.statement import Statement
 from lance_spark.errors import OptionError
+from lance_spark.ingest.rows import Data
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular import Data
 from lance_spark.views.definition import refuse_view
 
 

@@ -14,6 +14,8 @@ from lance_spark.arguments import takes
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.errors import OptionError
+from lance_spark.ingest.rows import Data, to_reader
+from lance_spark.ingest.streams import is_spark
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.plan import LoadPlan
@@ -22,8 +24,6 @@ from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
 from lance_spark.table.rows import TableRows
-from lance_spark.tabular import Data, to_reader
-from lance_spark.tabular_streams import is_spark
 
 
 class TableLoads(TableRows):

@@ -11,8 +11,8 @@ from lance_spark.commit.store_check import without_secrets
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jobs.tables import ERRORS, JOBS
-from lance_spark.objects import checkpoint_store
-from lance_spark.table.connection import Connection, connect
+from lance_spark.storage.objects import checkpoint_store
+from lance_spark.table.connections.connection import Connection, connect
 from lance_spark.table.table import Table
 from udf_runtime.checkpoint import CheckpointStore
 

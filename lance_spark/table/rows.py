@@ -16,6 +16,9 @@ from lance_spark.commit.changes import CommitNote
 from lance_spark.commit.conflicts.history import find_write
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import ColumnNotFoundError, OptionError
+from lance_spark.ingest.rows import Data, write_rows
+from lance_spark.ingest.streams import is_spark
+from lance_spark.ingest.vectors import OnBadVectors, VectorRepair
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
@@ -24,9 +27,6 @@ from lance_spark.read.ranking.ranking import read_scanner
 from lance_spark.read.streams import stream_of
 from lance_spark.table.preview import Preview
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular import Data, write_rows
-from lance_spark.tabular_streams import is_spark
-from lance_spark.tabular_vectors import OnBadVectors, VectorRepair
 from lance_spark.types.fields import RESERVED, BlobHandling, refuse_unreadable, requested_columns
 from lance_spark.types.pandas_values import to_pandas
 from udf_runtime.arguments import is_whole_number

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lance_spark.errors import OptionError
 from lance_spark.indexes.tokens import tokenize
-from lance_spark.queries_text import FullTextQuery
+from lance_spark.ingest.streams import is_spark
+from lance_spark.queries.text import FullTextQuery
 from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.search import Search, VectorLike, search_of
 from lance_spark.search.take import TakeQuery, row_numbers
 from lance_spark.table.indexes import RESULT_ORDER, refuse_argument
 from lance_spark.table.versions import TableVersions
-from lance_spark.tabular_streams import is_spark
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -42,8 +42,8 @@ from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
-from lance_spark.objects import checkpoint_place
 from lance_spark.session.sessions import session_time_zone
+from lance_spark.storage.objects import checkpoint_place
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.column_metadata import TableColumnMetadata
 from lance_spark.table.display import describe, render_html

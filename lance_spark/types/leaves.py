@@ -229,7 +229,7 @@ def _cast(want: Kind) -> Step:
 def _cast_float(want: Kind) -> Step:
     """Rounds to the nearest number. Raises an error for finite numbers that become infinite."""
     # Imported here, because tasks that only read do not import UDFs.
-    from udf_runtime.execute.casts import narrow_floats
+    from udf_runtime.execute.conversion.casts import narrow_floats
 
     def step(array: Array) -> Array:
         floats, index = narrow_floats(array, want)

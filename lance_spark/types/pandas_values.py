@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lance_spark.errors import OptionError, ValueConversionError
 from lance_spark.types.leaves import shortened
-from udf_runtime.execute.casts import first_failing
+from udf_runtime.execute.conversion.casts import first_failing
 
 if TYPE_CHECKING:
     import pandas as pd

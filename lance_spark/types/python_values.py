@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from lance_spark.errors import ValueConversionError
 from lance_spark.types.fields import JSON, Array, extension_name, is_list, storage_type
 from lance_spark.types.leaves import display_value, shortened
-from udf_runtime.execute.casts import can_become, cast, first_failing
-from udf_runtime.execute.columns import column_data
-from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+from udf_runtime.execute.conversion.casts import can_become, cast, first_failing
+from udf_runtime.execute.conversion.columns import column_data
+from udf_runtime.execute.conversion.values import CONVERSION_ERRORS, ValueConverter
 
 _MOST_BYTE = 255
 _VECTOR_NAME = re.compile("vector|embedding", re.IGNORECASE)

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 
 from lance_spark.errors import OptionError, UnsupportedTypeError
-from lance_spark.options import COLUMN_OPTIONS
+from lance_spark.options.io_options import COLUMN_OPTIONS
 from lance_spark.types.fields import (
     BLOB_ENCODING,
     LANCE_FIELD,

@@ -39,7 +39,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.plain_record import Done, noted
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import files_of_rewrite, path_of, plain
-from lance_spark.options import check_number
+from lance_spark.options.io_options import check_number
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask

@@ -30,8 +30,8 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.namespaces.reference import NamespaceTable
-from lance_spark.objects import objects_of_table
 from lance_spark.read.filtering import check_filter
+from lance_spark.storage.objects import objects_of_table
 from lance_spark.stored_json import load_object
 from lance_spark.views.source_pin import SourcePin, refuse_other_source
 from lance_spark.views.spark.form import SparkForm

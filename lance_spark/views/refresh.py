@@ -45,13 +45,13 @@ from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult, Status
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
-from lance_spark.objects import objects_of_table
-from lance_spark.parallel_calls import begin_call
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel
 from lance_spark.spark_jobs.failures import SparkFailure
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, commit_or_give_up, finish
+from lance_spark.storage.objects import objects_of_table
+from lance_spark.storage.parallel_calls import begin_call
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns

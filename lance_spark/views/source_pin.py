@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import VersionNotFoundError, ViewSourceError
-from lance_spark.options import environment_flag
+from lance_spark.options.io_options import environment_flag
 from lance_spark.stored_json import check_fields
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNPINNED_VIEWS"

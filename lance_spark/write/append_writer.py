@@ -15,7 +15,7 @@ from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout

@@ -16,7 +16,7 @@ from lance_spark.errors import (
     TableExistsError,
     UnsupportedOperationError,
 )
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import NoLocationError
-from lance_spark.options import WriteOptions
-from lance_spark.statement_options import check_statement_options, statement_options
+from lance_spark.options.io_options import WriteOptions
+from lance_spark.options.statements import check_statement_options, statement_options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

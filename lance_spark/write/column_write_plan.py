@@ -23,7 +23,7 @@ from lance_spark.errors import (
     UnsupportedTypeError,
     VersionNotFoundError,
 )
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.rebase.snapshot import check_still_there
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID
 from lance_spark.staging.column_file import Targets

@@ -31,7 +31,7 @@ from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files, incarnation_of
 from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
 from lance_spark.lance_compat import plain
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in

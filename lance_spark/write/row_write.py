@@ -19,7 +19,7 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish, finish_closed
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.data_files import Leftovers

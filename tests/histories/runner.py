@@ -20,7 +20,7 @@ import lance
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.objects import checkpoint_store
+from lance_spark.storage.objects import checkpoint_store
 from tests.histories import jobs
 from tests.histories.accounts import is_excused, unaccounted_calls, wrong_counters
 from tests.histories.administration import Restore, Ruin

@@ -31,7 +31,7 @@ from lance_spark.dml.merge import Merge
 from lance_spark.dml.results import ChangeResult
 from lance_spark.dml.statement import Statement
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
-from lance_spark.tabular import write_rows
+from lance_spark.ingest.rows import write_rows
 from lance_spark.write import row_write
 
 Row = tuple[int | None, int]

@@ -17,7 +17,7 @@ import pytest
 
 from lance_spark.dataset import FOLDER
 from lance_spark.errors import TableUnwritableError
-from lance_spark.objects import LanceObjects, checkpoint_store
+from lance_spark.storage.objects import LanceObjects, checkpoint_store
 from udf_runtime.checkpoint import CheckpointKey
 
 KEY = CheckpointKey(udf_name="double", udf_version="1", inputs=(0,), output_type="int64")
@@ -128,7 +128,7 @@ def test_files_have_the_permissions_that_other_files_get(tmp_path: Path) -> None
 def test_a_local_place_needs_no_lance(tmp_path: Path) -> None:
     code = (
         "import sys, pyarrow as pa\n"
-        "from lance_spark.objects import checkpoint_store\n"
+        "from lance_spark.storage.objects import checkpoint_store\n"
         "from udf_runtime.checkpoint import CheckpointKey\n"
         "key = CheckpointKey(udf_name='f', udf_version='1', inputs=(), output_type='int64')\n"
         "store = checkpoint_store(sys.argv[1])\n"

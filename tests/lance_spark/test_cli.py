@@ -193,7 +193,7 @@ def test_checkpoints_of_a_connection_are_found(spark: SparkSession, tmp_path: Pa
 
 def test_a_plan_reads_like_one_and_starts_no_spark(filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "lance_spark.table.connection.session_or_local", lambda spark: pytest.fail("Spark was asked for")
+        "lance_spark.table.connections.connection.session_or_local", lambda spark: pytest.fail("Spark was asked for")
     )
     ran = run("plan", filled.uri, "double")
     assert ran.code == 0

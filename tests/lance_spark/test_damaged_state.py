@@ -24,13 +24,14 @@ import pytest
 from lance.fragment import write_fragments
 
 import lance_spark
-from lance_spark import DamagedFileError, DamagedRecordWarning, Table, cli, objects
+from lance_spark import DamagedFileError, DamagedRecordWarning, Table, cli
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.jobs import reader_process
 from lance_spark.jobs.reader_process import ReaderEndedError, ReaderProcess, read_in_child
 from lance_spark.jobs.tables import ERRORS, JOBS
-from lance_spark.objects import checkpoint_place, checkpoint_store
+from lance_spark.storage import objects
+from lance_spark.storage.objects import checkpoint_place, checkpoint_store
 from tests.data import ARCHIVE
 from tests.support.waiting import eventually
 from udf_runtime import UdfRuntimeError

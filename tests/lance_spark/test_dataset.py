@@ -24,7 +24,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     VersionNotFoundError,
 )
-from lance_spark.options import ReadOptions
+from lance_spark.options.io_options import ReadOptions
 from lance_spark.version_times import version_at
 
 

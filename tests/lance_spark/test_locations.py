@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import lance_spark
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import OptionError
-from lance_spark.file_systems import file_system_of
-from lance_spark.objects import checkpoint_store
-from lance_spark.options import ReadOptions
-from lance_spark.sql.catalog_location import CatalogLocation
-from lance_spark.table.connection import open_table
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.sql.catalog.location import CatalogLocation
+from lance_spark.storage.file_systems import file_system_of
+from lance_spark.storage.objects import checkpoint_store
+from lance_spark.table.connections.connection import open_table
 from tests.support.planted import picture
 
 SPELLINGS = {

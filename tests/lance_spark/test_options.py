@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_spark.errors import OptionError
-from lance_spark.options import VIEW_MARK, ReadOptions, WriteOptions, options_table
-from lance_spark.statement_options import options_of_create_table, refuse_internal
+from lance_spark.options.io_options import VIEW_MARK, ReadOptions, WriteOptions, options_table
+from lance_spark.options.statements import options_of_create_table, refuse_internal
 
 GOOD_READ = [
     ("version", "7", "7"),

@@ -8,7 +8,7 @@ import pytest
 
 import lance_spark
 from lance_spark.errors import UnsupportedOperationError
-from lance_spark.objects import LanceObjects
+from lance_spark.storage.objects import LanceObjects
 from tests.object_stores.stores import Store
 from tests.support.planted import FOREIGN
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from udf_runtime.execute.leaf_values import is_missing
+from udf_runtime.execute.conversion.leaf_values import is_missing
 
 ZONE = dt.timezone(dt.timedelta(hours=2))
 NANOSECOND = pd.Timestamp("2020-01-01 00:00:00.000000999")

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from lance_spark.options import ReadOptions, WriteOptions
+from lance_spark.options.io_options import ReadOptions, WriteOptions
 from lance_spark.read.ranking.functions import _OF_BOTH, _OF_READS, _OF_TEXTS, _OF_VECTORS, FUNCTIONS
-from lance_spark.sql.procedures import PROCEDURES
+from lance_spark.sql.procedures.calls import PROCEDURES
 
 _LONG = "x" * 300
 

@@ -56,7 +56,7 @@ from lance_spark import (
 )
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.table.branches import Branches
-from lance_spark.table.namespace_methods import NamespaceMethods
+from lance_spark.table.connections.namespace_methods import NamespaceMethods
 from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
 
 EXPORTS: dict[str, Any] = {

@@ -68,7 +68,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
 
     for module in ("agent", "parameters"):
         monkeypatch.setattr(f"lance_spark.cli.{module}.make_session", no_spark)
-    monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
+    monkeypatch.setattr("lance_spark.table.connections.connection.session_or_local", no_spark)
     monkeypatch.setattr("lance_spark.cli.upkeep.serve", no_spark)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "a" / "b").mkdir(parents=True)

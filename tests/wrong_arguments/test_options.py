@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.datasource import LanceDataSource
 from lance_spark.errors import OptionError
-from lance_spark.options import COLUMN_OPTIONS, ReadOptions, WriteOptions
+from lance_spark.options.io_options import COLUMN_OPTIONS, ReadOptions, WriteOptions
 from lance_spark.read.columns import TABLE_METADATA
 from lance_spark.sql.indexes import option_value
 from tests.malformed.conftest import read

@@ -17,8 +17,8 @@ from py4j.protocol import Py4JJavaError
 from lance_spark import SparkStartError
 from lance_spark.errors import OptionError
 from lance_spark.jvm import gateway
-from lance_spark.sql.catalog_location import ProcedureCall
-from lance_spark.sql.procedures import PROCEDURES, call
+from lance_spark.sql.catalog.location import ProcedureCall
+from lance_spark.sql.procedures.calls import PROCEDURES, call
 from tests.wrong_arguments.subjects import CallFolder, make_template
 from tests.wrong_arguments.values import TEXTS, show
 
@@ -42,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CallFolder:
     def no_spark(*_: object, **__: object) -> Any:
         raise SparkStartError("No Spark is made here.")
 
-    monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
+    monkeypatch.setattr("lance_spark.table.connections.connection.session_or_local", no_spark)
     monkeypatch.setattr(ProcedureCall, "spark", property(no_spark))
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")  # the start of relative paths

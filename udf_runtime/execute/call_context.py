@@ -14,9 +14,9 @@ from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
 from udf_runtime.event_loop import CallsStoppedError
+from udf_runtime.execute.conversion.outputs import Output
 from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit
-from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, raised_for
 from udf_runtime.policies import ErrorPolicy
 

@@ -15,16 +15,16 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.execute.batching import CallBatches
+from udf_runtime.execute.batches.batching import CallBatches
+from udf_runtime.execute.batches.distinct import DistinctCalls, FindValues
 from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.calls.asynchronous import AsyncBatchCalls, AsyncCalls, AsyncScalarCalls
 from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.calls.stream import StreamCalls
 from udf_runtime.execute.calls.vector import VectorCalls
-from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.distinct import DistinctCalls, FindValues
-from udf_runtime.execute.inputs import check_inputs
+from udf_runtime.execute.conversion.casts import nulls
+from udf_runtime.execute.conversion.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.limits import CallGate, Limiter, ProcessLimiter

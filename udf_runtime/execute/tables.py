@@ -10,11 +10,11 @@ import pyarrow as pa
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import passes_through
-from udf_runtime.execute.columns import is_data_frame
+from udf_runtime.execute.conversion.columns import is_data_frame
+from udf_runtime.execute.conversion.outputs import Output
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import Interpreter, ProcessEndedError, ProcessSpec
 from udf_runtime.execute.isolation.process_registry import ProcessRegistry
-from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import cause_of, raised_for
 
 

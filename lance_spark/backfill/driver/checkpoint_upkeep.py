@@ -27,10 +27,10 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.jobs.history import JobHistory
-from lance_spark.parallel_calls import begin_call
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import finish, staged_jobs
 from lance_spark.staging.orphans import referenced_files
+from lance_spark.storage.parallel_calls import begin_call
 from udf_runtime.checkpoint import CheckpointEntry, ColumnFileReference
 
 if TYPE_CHECKING:

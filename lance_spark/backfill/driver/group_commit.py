@@ -24,9 +24,9 @@ from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.errors import CommitConflictError, LanceSparkError
-from lance_spark.parallel_calls import begin_call
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import NullColumnFiles
+from lance_spark.storage.parallel_calls import begin_call
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata

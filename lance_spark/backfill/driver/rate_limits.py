@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.task.rate_credits import GRANTS, limits_folder
 from lance_spark.jobs.history import every
-from lance_spark.objects import objects_beside
+from lance_spark.storage.objects import objects_beside
 from lance_spark.stored_json import load_object
 from udf_runtime.policies import MinuteBudget, RateLimit
 
 if TYPE_CHECKING:
     from lance_spark.backfill.task.messages import BackfillSpec
-    from lance_spark.objects import LanceObjects
+    from lance_spark.storage.objects import LanceObjects
 
 _LOG = logging.getLogger(__name__)
 

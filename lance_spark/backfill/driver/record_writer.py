@@ -15,7 +15,7 @@ from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RowError
-from lance_spark.parallel_calls import in_thread
+from lance_spark.storage.parallel_calls import in_thread
 
 _LOG = logging.getLogger(__name__)
 

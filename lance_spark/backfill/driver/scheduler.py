@@ -42,8 +42,6 @@ from lance_spark.backfill.task.messages import (
 )
 from lance_spark.errors import TableUnwritableError, rebuild
 from lance_spark.jobs.history import every
-from lance_spark.objects import objects_beside
-from lance_spark.parallel_calls import in_parallel
 from lance_spark.session.sessions import known_slots
 from lance_spark.spark_jobs.codec import decode, encode
 from lance_spark.spark_jobs.failures import SparkFailure, is_error
@@ -51,6 +49,8 @@ from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import MAX_JOB_TASKS, LostTask, TaskGroup, TaskQueue
 from lance_spark.spark_jobs.tasks import ANSWER, answer, read_answer, task_numbers
 from lance_spark.staging.area import new_id
+from lance_spark.storage.objects import objects_beside
+from lance_spark.storage.parallel_calls import in_parallel
 from udf_runtime import ArtifactError, EnvironmentBuildError
 
 _LOG = logging.getLogger(__name__)

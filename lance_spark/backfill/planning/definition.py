@@ -30,8 +30,8 @@ from lance_spark.errors import (
     StoredUdfError,
     UnsupportedOperationError,
 )
-from lance_spark.objects import objects_of_table
 from lance_spark.rows.row_set import RowSet
+from lance_spark.storage.objects import objects_of_table
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointKey
 from udf_runtime.policies import ErrorPolicy, RateLimit

@@ -23,7 +23,7 @@ from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, so
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task, TaskLimits
-from lance_spark.read.sizes import measure_row
+from lance_spark.read.planning.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.task_queue import pack

@@ -34,7 +34,6 @@ from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe
 from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
-from lance_spark.parallel_calls import begin_call
 from lance_spark.read.filtering import check_filter
 from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
@@ -43,6 +42,7 @@ from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets
+from lance_spark.storage.parallel_calls import begin_call
 from udf_runtime.checkpoint import CheckpointEntry
 from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 

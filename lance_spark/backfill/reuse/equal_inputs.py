@@ -19,8 +19,8 @@ from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_
 from lance_spark.rows.row_set import RowSet
 from lance_spark.types.fields import is_blob, quote_identifier, requested_columns
 from udf_runtime import UDF
-from udf_runtime.execute.casts import cast
-from udf_runtime.execute.distinct import encode_rows
+from udf_runtime.execute.batches.distinct import encode_rows
+from udf_runtime.execute.conversion.casts import cast
 
 if TYPE_CHECKING:
     import lance

@@ -18,11 +18,11 @@ from lance_spark.commit.conflicts.history import Change, events_between, path_ba
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage, LineageFacts
 from lance_spark.errors import LanceSparkError, TableUnreadableError
-from lance_spark.objects import checkpoint_store
 from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.storage.objects import checkpoint_store
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 from udf_runtime.checkpoint.chunks import ChunkFolder
 

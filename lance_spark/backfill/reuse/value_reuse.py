@@ -21,12 +21,12 @@ from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
-from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.null_marks import read_marks
+from lance_spark.storage.objects import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
 if TYPE_CHECKING:

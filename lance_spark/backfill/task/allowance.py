@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, TaskLimits
-from lance_spark.objects import objects_beside
 from lance_spark.rows.row_addresses import Addresses
+from lance_spark.storage.objects import objects_beside
 from udf_runtime import UDF
-from udf_runtime.execute.costs import compute_costs
+from udf_runtime.execute.batches.costs import compute_costs
 
 if TYPE_CHECKING:
-    from lance_spark.objects import LanceObjects
+    from lance_spark.storage.objects import LanceObjects
 
 SPLIT_AFTER_S = 0.4
 """Minimum time for the measurement of a UDF's speed. The first batch of a task does not count,

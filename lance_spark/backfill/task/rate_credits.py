@@ -20,14 +20,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.objects import objects_beside
 from lance_spark.staging.area import new_id
+from lance_spark.storage.objects import objects_beside
 from lance_spark.stored_json import load_object
 from udf_runtime.policies import RateLimit
 
 if TYPE_CHECKING:
     from lance_spark.backfill.task.messages import BackfillSpec
-    from lance_spark.objects import LanceObjects
+    from lance_spark.storage.objects import LanceObjects
 
 _LOG = logging.getLogger(__name__)
 

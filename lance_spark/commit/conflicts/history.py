@@ -16,7 +16,7 @@ from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.conflicts.parallel_reads import MOST_AHEAD, read_ahead
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
-from lance_spark.options import WRITE_ID_PROPERTY
+from lance_spark.options.io_options import WRITE_ID_PROPERTY
 
 logger = logging.getLogger(__name__)
 

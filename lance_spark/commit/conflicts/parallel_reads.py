@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.parallel_calls import in_parallel
+from lance_spark.storage.parallel_calls import in_parallel
 
 if TYPE_CHECKING:
     import lance

@@ -29,7 +29,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import files_of_rewrite, is_preempted, is_taken_slot, plain, rewrite_as_of, tells_rows
-from lance_spark.parallel_calls import begin_call
+from lance_spark.storage.parallel_calls import begin_call
 
 if TYPE_CHECKING:
     import lance

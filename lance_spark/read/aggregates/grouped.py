@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.read.aggregates.numbers import MAX_BIGINT, Evaluation, Numbers, as_decimals, summable
-from lance_spark.read.pushdown_request import AggregateCall
+from lance_spark.read.planning.pushdown_request import AggregateCall
 from lance_spark.types.fields import Array, Kind
 
 _GROUPED_ROWS = (1 << 18, 1 << 21)

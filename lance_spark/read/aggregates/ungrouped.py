@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.read.aggregates.numbers import Evaluation, as_decimals, total
-from lance_spark.read.pushdown_request import AggregateCall
+from lance_spark.read.planning.pushdown_request import AggregateCall
 from lance_spark.types.fields import Array
 
 

@@ -23,8 +23,8 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
-from lance_spark.options import STORAGE_PREFIX, ReadOptions
-from lance_spark.queries import TextQuery, VectorQuery, metric_of
+from lance_spark.options.io_options import STORAGE_PREFIX, ReadOptions
+from lance_spark.queries.parameters import TextQuery, VectorQuery, metric_of
 from lance_spark.read.ranking.ranking import vector_column, vector_size
 from lance_spark.read.ranking.reader import SearchReader, search_schema
 

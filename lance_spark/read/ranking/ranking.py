@@ -27,8 +27,8 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
-from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
-from lance_spark.queries_text import FullTextQuery, columns_of_query
+from lance_spark.queries.parameters import MOST_ROWS, TextQuery, VectorQuery
+from lance_spark.queries.text import FullTextQuery, columns_of_query
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
 from lance_spark.read.ranking.text_objects import full_text_of
 from lance_spark.read.vector_hint import vector_hint

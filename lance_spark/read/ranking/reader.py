@@ -21,7 +21,7 @@ from lance_spark.types import ReadConverter
 
 if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
-    from lance_spark.options import ReadOptions
+    from lance_spark.options.io_options import ReadOptions
 
 _ONE_ANSWER = "no value: a search reads the whole table, and k in nearest or full_text_query limits the rows"
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import lance
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.options import ReadOptions
-    from lance_spark.read.pushdown_request import NearestCall
+    from lance_spark.options.io_options import ReadOptions
+    from lance_spark.read.planning.pushdown_request import NearestCall
 
 EFFORT = 0.9
 """Exponent for the share of an index to search: n ** EFFORT of n partitions. Measured with IVF_PQ

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lance_spark.queries import TextQuery
-from lance_spark.queries_text import (
+from lance_spark.queries.parameters import TextQuery
+from lance_spark.queries.text import (
     BooleanQuery,
     BoostQuery,
     FullTextQuery,

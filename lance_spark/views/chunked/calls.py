@@ -29,7 +29,7 @@ from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
-from lance_spark.read.sizes import measure_row
+from lance_spark.read.planning.sizes import measure_row
 from lance_spark.rebase.source_changes import ChangedFragments
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.task_queue import LostTask

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.objects import objects_beside
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
 from lance_spark.rows.row_set import RowSet
+from lance_spark.storage.objects import objects_beside
 
 if TYPE_CHECKING:
     import lance

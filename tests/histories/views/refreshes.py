@@ -25,8 +25,8 @@ from lance.commit import CommitConflictError
 
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.jobs.progress import Progress
-from lance_spark.objects import LanceObjects
 from lance_spark.staging import processes
+from lance_spark.storage.objects import LanceObjects
 from lance_spark.views import refresh
 from lance_spark.views.placement import RowIdSpill
 from lance_spark.views.refresh import RefreshJob, RefreshRequest

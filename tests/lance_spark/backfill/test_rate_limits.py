@@ -16,7 +16,7 @@ from lance_spark import Connection
 from lance_spark.backfill.driver.rate_limits import RateGrants
 from lance_spark.backfill.task.rate_credits import RateCredits, limits_folder
 from lance_spark.jobs.history import every
-from lance_spark.objects import LanceObjects
+from lance_spark.storage.objects import LanceObjects
 from tests.support.http_service import HttpService
 from tests.support.inline_jobs import CUT, InlineLab, values
 from tests.support.logs import make

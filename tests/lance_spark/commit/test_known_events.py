@@ -18,7 +18,7 @@ from lance_spark.commit.conflicts.history import Change, Event, event_of, events
 from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.schema_change import set_config
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.write.arrow_rows import write_arrow_rows
 from tests.lance_spark.dml.tables import make, rows
 from tests.support import inline_rows

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from lance_spark import BackfillIncompleteError, Connection, Table, tabular_staging
+from lance_spark import BackfillIncompleteError, Connection, Table
 from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.errors import ColumnNotFoundError, OptionError, SourceError, SourceKeysError
+from lance_spark.ingest import staging
 from lance_spark.load import files as source_files
 from lance_spark.load import join
 from lance_spark.load.sources import LanceSource
@@ -124,7 +125,7 @@ def staging_of(table: Table) -> list[Path]:
 def test_more_rows_than_the_memory_may_hold_are_staged_until_the_end_of_the_job(
     db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tabular_staging, "_HELD_BYTES", 200)
+    monkeypatch.setattr(staging, "_HELD_BYTES", 200)
     table = make_table(db, numbered(v=pa.array(range(-30, 0), pa.int64())))
     before, places = table.to_arrow(), []
     reading = LanceSource.frame
@@ -147,7 +148,7 @@ def test_more_rows_than_the_memory_may_hold_are_staged_until_the_end_of_the_job(
 def test_a_failed_load_of_staged_rows_leaves_none_and_is_resumed(
     db: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tabular_staging, "_HELD_BYTES", 200)
+    monkeypatch.setattr(staging, "_HELD_BYTES", 200)
     table = make_table(db, numbered(v=pa.array(range(-30, 0), pa.int64())))
     doubled = pa.concat_tables([STAGED, STAGED.slice(3, 1)]).to_reader(max_chunksize=4)
     before = files_of(table)

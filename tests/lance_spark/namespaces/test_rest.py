@@ -25,7 +25,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.namespaces.reference import NAMESPACE_OPTION
-from lance_spark.table.namespaces import NamespaceTables
+from lance_spark.table.connections.namespaces import NamespaceTables
 from tests.lance_spark.namespaces.conftest import SECRET, Rest
 from udf_runtime.environments.manifest import Archive
 

@@ -15,7 +15,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.session import catalogs
 from lance_spark.session.catalogs import register_catalog
-from lance_spark.sql.catalog_namespace import NamespaceLocation
+from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
 from tests.lance_spark.namespaces.conftest import SECRET, Rest
 
 pytestmark = pytest.mark.classic

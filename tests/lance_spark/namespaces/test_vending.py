@@ -12,10 +12,10 @@ import pytest
 import lance_spark
 from lance_spark import Connection
 from lance_spark.dataset import DatasetRef
+from lance_spark.ingest.staging import discard, stage
 from lance_spark.namespaces import access, client
-from lance_spark.objects import objects_beside
 from lance_spark.staging.area import Staging
-from lance_spark.tabular_staging import discard, stage
+from lance_spark.storage.objects import objects_beside
 from tests.object_stores.servers import fail, requests_of, s3_server
 from tests.object_stores.vending import VendingNamespace, vending_namespace
 

@@ -20,7 +20,7 @@ from lance_spark.errors import ValueConversionError
 from lance_spark.read.aggregates.grouped import grouped
 from lance_spark.read.aggregates.terms import Arithmetic, Column, Constant, Term
 from lance_spark.read.aggregates.ungrouped import PartialAggregates
-from lance_spark.read.pushdown_request import AggregateCall
+from lance_spark.read.planning.pushdown_request import AggregateCall
 
 pytestmark = pytest.mark.sample(1, tests=2)
 

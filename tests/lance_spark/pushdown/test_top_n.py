@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.read.pushdown_request import TopN
+from lance_spark.read.planning.pushdown_request import TopN
 from lance_spark.read.top_n import first_rows
 
 ROWS = 12_000

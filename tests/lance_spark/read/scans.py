@@ -8,9 +8,9 @@ import pickle
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import ReadOptions
-from lance_spark.read.partitioning import ScanTask
-from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.read.planning.partitioning import ScanTask
+from lance_spark.read.planning.pushdown_request import ScanSpec
 from lance_spark.read.reader import LanceReader, describe_scan, read_schema
 from tests.lance_spark.types.oracle import demanded_schema
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lance_spark.read.aggregates import grouped
 from lance_spark.read.aggregates.terms import Column
-from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
+from lance_spark.read.planning.pushdown_request import AggregateCall, ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import describe, make_reader, partitions, read, read_partitions
 

@@ -18,7 +18,7 @@ from lance_spark.errors import (
     ValueConversionError,
 )
 from lance_spark.read.columns import _signed
-from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.read.planning.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import describe, make_reader, read
 

@@ -12,8 +12,8 @@ from lance.file import LanceFileSession
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import FilterError, TableUnreadableError
-from lance_spark.read import sizes
-from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.planning import sizes
+from lance_spark.read.planning.partitioning import ScanTask
 from lance_spark.read.scan import read_batches
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import read

@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_spark.read.partitioning import FRAGMENT_COST_BYTES, MAX_PARTITION_ROWS, CutRule, ScanTask, plan_scan_tasks
-from lance_spark.read.sizes import FragmentSize
+from lance_spark.read.planning.partitioning import (
+    FRAGMENT_COST_BYTES,
+    MAX_PARTITION_ROWS,
+    CutRule,
+    ScanTask,
+    plan_scan_tasks,
+)
+from lance_spark.read.planning.sizes import FragmentSize
 
 MIB = 1 << 20
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.dataset import forget_open_datasets
 from lance_spark.read.filtering import ask_index
-from lance_spark.read.pushdown_request import ScanSpec
+from lance_spark.read.planning.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
 

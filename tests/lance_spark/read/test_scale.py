@@ -17,7 +17,7 @@ FRAGMENTS = 100_000
 
 PLAN = """
 import pickle, sys, time
-from lance_spark.read.partitioning import ScanTask
+from lance_spark.read.planning.partitioning import ScanTask
 from tests.lance_spark.read.scans import make_reader
 import lance
 options = dict(pair.split("=", 1) for pair in sys.argv[2:])

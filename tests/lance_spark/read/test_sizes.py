@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lance_spark.read import sizes
-from lance_spark.read.sizes import measure, measure_row
+from lance_spark.read.planning import sizes
+from lance_spark.read.planning.sizes import measure, measure_row
 
 
 def mixed(rows: int = 5000) -> pa.Table:

@@ -14,8 +14,8 @@ from pyspark.sql.types import ArrayType, DecimalType, DoubleType, LongType, Stru
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.column_files import targets_of
-from lance_spark.options import ReadOptions
-from lance_spark.read.pushdown_request import AggregateCall, ScanSpec
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.read.planning.pushdown_request import AggregateCall, ScanSpec
 from lance_spark.read.reader import read_schema
 from lance_spark.read.transfer import decimals_to_longs, dense_columns, long_schema, split_schema, unscaled_columns
 from lance_spark.staging.file_layout import FileLayout

@@ -17,8 +17,8 @@ from pyspark.sql import functions as sf
 
 import lance_spark
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import ReadOptions
-from lance_spark.read.pushdown_request import NearestCall
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.read.planning.pushdown_request import NearestCall
 from lance_spark.read.ranking.sort_pushdown import IndexedSort, plan_nearest
 
 pytestmark = pytest.mark.classic

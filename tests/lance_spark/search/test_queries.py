@@ -19,8 +19,8 @@ from lance_spark import (
     Table,
 )
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import ReadOptions
-from lance_spark.queries import TextQuery, VectorQuery
+from lance_spark.options.io_options import ReadOptions
+from lance_spark.queries.parameters import TextQuery, VectorQuery
 from lance_spark.read.ranking.reader import search_schema
 
 

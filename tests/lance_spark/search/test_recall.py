@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark.read.pushdown_request import NearestCall
+from lance_spark.read.planning.pushdown_request import NearestCall
 from lance_spark.read.ranking.sort_pushdown import IndexedSort
 
 SIZE, ROWS = 32, 8000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lance_spark.sql.lineage import NAME_PROPERTY, NAMESPACE_PROPERTY, lineage_properties
+from lance_spark.sql.catalog.lineage import NAME_PROPERTY, NAMESPACE_PROPERTY, lineage_properties
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import lance_spark
 from lance_spark import Connection
 from lance_spark.errors import OptionError
 from lance_spark.jvm.jar import load
-from lance_spark.statement_options import STATEMENT_OPTIONS, check_statement_options
+from lance_spark.options.statements import STATEMENT_OPTIONS, check_statement_options
 from tests.lance_spark.sql.conftest import Sql
 
 pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]

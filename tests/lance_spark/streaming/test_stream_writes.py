@@ -29,7 +29,7 @@ from lance_spark.errors import (
     OptionError,
     TableNotFoundError,
 )
-from lance_spark.options import ReadOptions
+from lance_spark.options.io_options import ReadOptions
 from lance_spark.staging import area, orphans
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.streaming.writes import StreamWrite

@@ -161,7 +161,7 @@ def test_an_unknown_keyword_is_an_error_and_not_ignored(tmp_path: Path):
 
 def test_connecting_touches_neither_storage_nor_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "lance_spark.table.connection.session_or_local", lambda _session: pytest.fail("a session was made")
+        "lance_spark.table.connections.connection.session_or_local", lambda _session: pytest.fail("a session was made")
     )
     db = lance_spark.connect(str(tmp_path / "nowhere"))
     assert db.table_names() == [] and not (tmp_path / "nowhere").exists()
@@ -173,7 +173,7 @@ def test_without_a_session_the_active_one_is_taken_and_asked_for_once(
 ):
     requests = []
     monkeypatch.setattr(
-        "lance_spark.table.connection.session_or_local", lambda session: requests.append(session) or spark
+        "lance_spark.table.connections.connection.session_or_local", lambda session: requests.append(session) or spark
     )
     db = lance_spark.connect(folder)
     db.create_table("t", ROWS).to_spark().count()

@@ -28,8 +28,8 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
     ValueConversionError,
-    tabular_staging,
 )
+from lance_spark.ingest import staging
 
 ROWS = 60
 
@@ -199,7 +199,7 @@ def test_frames_of_other_libraries_make_tables_and_rows(db: Connection, form: st
 def test_a_large_source_of_a_merge_streams_to_its_place(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tabular_staging, "_HELD_BYTES", 0)
+    monkeypatch.setattr(staging, "_HELD_BYTES", 0)
     table = lance_spark.connect(tmp_path, spark).create_table("t", pa.table({"id": [5, 7], "n": [0, 0]}))
     merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     result = merge.execute(FRAME.with_columns(id=pl.col("id") + 4).lazy())

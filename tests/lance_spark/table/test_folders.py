@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 import lance_spark
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import TableNotFoundError, UnsupportedOperationError
-from lance_spark.objects import LanceObjects
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import delete_table_folder, has_leftovers
+from lance_spark.storage.objects import LanceObjects
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.support.planted import FOREIGN, picture, plant
 

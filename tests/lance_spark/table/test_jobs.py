@@ -115,7 +115,7 @@ def test_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pytest.M
     def forbidden(spark: object) -> None:
         raise AssertionError("a session was asked for")
 
-    monkeypatch.setattr("lance_spark.table.connection.session_or_local", forbidden)
+    monkeypatch.setattr("lance_spark.table.connections.connection.session_or_local", forbidden)
     table = lance_spark.connect(db.uri).open_table("t")
     assert table.plan_backfill("y", where="x < 3").total_rows_pending == 3
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from lance.pydantic import Vector
 
 from lance_spark.errors import SchemaMismatchError, SourceError, ValueConversionError
-from lance_spark.tabular import to_reader
-from lance_spark.tabular_streams import open_stream
+from lance_spark.ingest.rows import to_reader
+from lance_spark.ingest.streams import open_stream
 
 SCHEMA = pa.schema(
     [

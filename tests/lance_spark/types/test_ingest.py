@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from lance.blob import blob_array, blob_field
 
 from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
+from lance_spark.ingest.rows import to_reader
 from lance_spark.staging.blobs import row_field
-from lance_spark.tabular import to_reader
 from tests.strategies import facts, schemas, tables
 from tests.support.buffers import shifted
 from tests.support.exact_values import DEPTHS, FITS, MISFITS, WIDE, NestedValue, cases, expected
-from udf_runtime.execute.leaf_values import is_missing
+from udf_runtime.execute.conversion.leaf_values import is_missing
 
 pytestmark = pytest.mark.sample(1, tests=2)
 

@@ -12,7 +12,7 @@ import pytest
 from lance.pydantic import MultiVector, Vector, pydantic_to_schema
 
 from lance_spark import OptionError
-from lance_spark.tabular import to_reader
+from lance_spark.ingest.rows import to_reader
 from lance_spark.types.model_schema import schema_of
 
 

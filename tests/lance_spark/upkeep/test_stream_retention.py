@@ -222,7 +222,7 @@ def test_a_stream_without_the_right_to_write_reads(table: Table, monkeypatch: py
     def refuse(*_args: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("lance_spark.objects.LanceObjects.put", refuse)
+    monkeypatch.setattr("lance_spark.storage.objects.LanceObjects.put", refuse)
     assert read_with_spark_4_1(table, None)["version"] == 4
 
 

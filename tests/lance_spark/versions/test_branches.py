@@ -24,7 +24,7 @@ from lance_spark import (
     UnsupportedOperationError,
     VersionNotFoundError,
 )
-from lance_spark.table.connection import open_table
+from lance_spark.table.connections.connection import open_table
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 

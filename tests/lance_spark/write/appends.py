@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import WriteOptions
+from lance_spark.options.io_options import WriteOptions
 from lance_spark.write.append_writer import LanceAppendWriter
 
 ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])

@@ -17,7 +17,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 from lance_spark.commit import attempt, column_commit
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.options.io_options import STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.write.column_writer import ColumnsWritten, LanceBackfillWriter
 from tests.lance_spark.types.oracle import demanded_schema
 

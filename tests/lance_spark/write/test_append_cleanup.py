@@ -12,10 +12,10 @@ import lance
 import pytest
 
 from lance_spark.errors import CommitError
-from lance_spark.objects import LanceObjects
 from lance_spark.staging import area
 from lance_spark.staging.area import Staging
 from lance_spark.staging.orphans import remove_orphans
+from lance_spark.storage.objects import LanceObjects
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write import appends

@@ -14,9 +14,9 @@ import lance
 import pytest
 
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableUnwritableError
-from lance_spark.objects import LanceObjects
 from lance_spark.staging import area, processes
 from lance_spark.staging.orphans import remove_orphans
+from lance_spark.storage.objects import LanceObjects
 from lance_spark.write import row_write
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import (

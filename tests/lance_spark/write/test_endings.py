@@ -26,9 +26,9 @@ from lance_spark.errors import (
     SchemaMismatchError,
     TableUnreadableError,
 )
-from lance_spark.objects import LanceObjects
 from lance_spark.staging import area, column_file, processes
 from lance_spark.staging.orphans import remove_orphans
+from lance_spark.storage.objects import LanceObjects
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
 from tests.lance_spark.write.backfills import (

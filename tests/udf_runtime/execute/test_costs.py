@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 
 from udf_runtime import UDF, Manifest, UdfDefinitionError, udf
-from udf_runtime.execute.costs import compute_costs
+from udf_runtime.execute.batches.costs import compute_costs
 
 TEXTS = pa.record_batch({"text": ["one", None, "three"]})
 

@@ -19,7 +19,7 @@ from tests.udf_runtime.execute.cases import failed_rows, make, run, values_of
 from udf_runtime.definition import UDF, Kind, udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError, UdfOutputError
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.distinct import DistinctCalls, encode_rows
+from udf_runtime.execute.batches.distinct import DistinctCalls, encode_rows
 from udf_runtime.policies import Retry, Skip, skip_on_error
 
 SMALL_NAN, OTHER_NAN = (

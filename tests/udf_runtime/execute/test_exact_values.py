@@ -18,9 +18,9 @@ from tests.udf_runtime.execute.cases import batches_of, make, run
 from udf_runtime.definition import UDF, Kind, as_udf, chunker, udtf
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute import ChunkPieces, call_table
-from udf_runtime.execute.casts import can_become, cast
-from udf_runtime.execute.leaf_values import is_missing
-from udf_runtime.execute.values import ValueConverter
+from udf_runtime.execute.conversion.casts import can_become, cast
+from udf_runtime.execute.conversion.leaf_values import is_missing
+from udf_runtime.execute.conversion.values import ValueConverter
 
 ENTRIES = ("scalar", "list of an Arrow UDF", "series", "column of a batch", "chunk", "frame of a table function")
 OF_PANDAS = ("series", "frame of a table function")

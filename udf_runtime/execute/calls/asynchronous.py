@@ -18,7 +18,7 @@ from udf_runtime.event_loop import Coroutines
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
-from udf_runtime.execute.inputs import has_large_rows, scalar_columns, scalar_rows, vector_arguments
+from udf_runtime.execute.conversion.inputs import has_large_rows, scalar_columns, scalar_rows, vector_arguments
 from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 

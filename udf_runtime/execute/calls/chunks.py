@@ -12,9 +12,9 @@ from udf_runtime.definition import CHUNKS_OF_ROW, UDF
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError, end_sentence
 from udf_runtime.execute.call_context import CallContext, close_results, load_function
 from udf_runtime.execute.calls.scalar import ScalarCalls
-from udf_runtime.execute.outputs import Output
+from udf_runtime.execute.conversion.outputs import Output
+from udf_runtime.execute.conversion.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.execute.result import BatchResult, shortened
-from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.policies.matchers import message_of
 
 if TYPE_CHECKING:

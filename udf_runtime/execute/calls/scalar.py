@@ -11,8 +11,8 @@ from udf_runtime.errors import UdfDefinitionError, UdfOutputError
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.time_limit import TimeLimit
-from udf_runtime.execute.inputs import has_large_rows, scalar_columns, scalar_rows
-from udf_runtime.execute.outputs import Output
+from udf_runtime.execute.conversion.inputs import has_large_rows, scalar_columns, scalar_rows
+from udf_runtime.execute.conversion.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 

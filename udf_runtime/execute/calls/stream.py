@@ -11,8 +11,8 @@ import pyarrow as pa
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.call_context import CallContext, close_results, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
-from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.inputs import check_inputs, vector_arguments
+from udf_runtime.execute.conversion.casts import nulls
+from udf_runtime.execute.conversion.inputs import check_inputs, vector_arguments
 from udf_runtime.execute.memory import free_memory, is_out_of_memory
 from udf_runtime.execute.result import BatchResult, cause_of
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
-from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.inputs import vector_arguments
+from udf_runtime.execute.conversion.casts import nulls
+from udf_runtime.execute.conversion.inputs import vector_arguments
 from udf_runtime.execute.memory import free_memory, is_out_of_memory
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, join_parts, renumber_error
 from udf_runtime.policies.error_policy import Decision

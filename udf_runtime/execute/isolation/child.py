@@ -39,7 +39,7 @@ from udf_runtime.definition.artifacts import use_copies
 from udf_runtime.environments.machine_cache import hold_entry
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.calls.time_limit import has_many_hung_calls
-from udf_runtime.execute.isolation.frames import (
+from udf_runtime.execute.isolation.protocol.frames import (
     ChildStart,
     Failure,
     Reply,
@@ -49,8 +49,8 @@ from udf_runtime.execute.isolation.frames import (
     to_ipc,
     wait_closed,
 )
-from udf_runtime.execute.isolation.parent import Parent, ParentLimiter, ParentObjects, ParentTable
-from udf_runtime.execute.isolation.sockets import is_own_user
+from udf_runtime.execute.isolation.protocol.parent import Parent, ParentLimiter, ParentObjects, ParentTable
+from udf_runtime.execute.isolation.protocol.sockets import is_own_user
 from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
 from udf_runtime.execute.tables import call_table

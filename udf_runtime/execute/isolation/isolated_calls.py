@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from udf_runtime.errors import UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import CallContext, HungCallsError
-from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.conversion.casts import nulls
 from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfConnection
 from udf_runtime.execute.isolation.process_source import ProcessSource
 from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure

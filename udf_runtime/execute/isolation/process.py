@@ -21,9 +21,10 @@ from udf_runtime.definition import UDF
 from udf_runtime.definition.artifacts import ArtifactCopy
 from udf_runtime.environments.variables import Variables
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfRuntimeError
-from udf_runtime.execute.casts import cast
+from udf_runtime.execute.conversion.casts import cast
 from udf_runtime.execute.isolation.devices import DeviceRequest
-from udf_runtime.execute.isolation.frames import (
+from udf_runtime.execute.isolation.owner import Owner
+from udf_runtime.execute.isolation.protocol.frames import (
     ChildStart,
     Failure,
     Reply,
@@ -36,9 +37,8 @@ from udf_runtime.execute.isolation.frames import (
     wait_readable,
     write_frame,
 )
-from udf_runtime.execute.isolation.owner import Owner
-from udf_runtime.execute.isolation.parent_rpc import ParentRpc
-from udf_runtime.execute.isolation.sockets import connect
+from udf_runtime.execute.isolation.protocol.parent_rpc import ParentRpc
+from udf_runtime.execute.isolation.protocol.sockets import connect
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.threads import THREAD_NAMES, thread_variables
 

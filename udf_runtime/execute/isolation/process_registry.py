@@ -34,7 +34,7 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.private_folder import open_private_folder, private_folder_path
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec, UdfProcess
 from udf_runtime.execute.isolation.process_limits import read_idle_s, read_memory_bytes
-from udf_runtime.execute.isolation.sockets import connect, listen
+from udf_runtime.execute.isolation.protocol.sockets import connect, listen
 
 _ANSWER_WAIT_S = 30.0
 _JUST_ENDED_S = 1.0

@@ -213,7 +213,7 @@ def test_an_output_that_does_not_fit_is_halved_like_any_error():
 
     result = run(make(drops_three, Kind.ARROW, on_error=Skip(UdfOutputError)), *batches_of(list(range(10))))[0]
     assert failed_rows(result) == [3] and result.failures[0].error_type == "udf_runtime.errors.UdfOutputError"
-    assert result.failures[0].trace.count("udf_runtime/execute/outputs") == 0
+    assert result.failures[0].trace.count("udf_runtime/execute/conversion/outputs") == 0
 
 
 def test_a_batch_is_retried_as_a_whole_before_it_is_halved():

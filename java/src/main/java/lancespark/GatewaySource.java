@@ -123,7 +123,7 @@ public class GatewaySource extends PythonDataSourceV2 {
     return partitions(LanceSource.ask("plan_read", arguments));
   }
 
-  /** Decodes partitions: lance_spark/read/spark_read_info.py. */
+  /** Decodes partitions: lance_spark/read/planning/spark_read_info.py. */
   private static PythonDataSourceReadInfo partitions(Json answer) {
     byte[] bytes = Base64.getDecoder().decode(answer.text("read"));
     InputStream inflated = new InflaterInputStream(new java.io.ByteArrayInputStream(bytes));

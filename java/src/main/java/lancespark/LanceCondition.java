@@ -7,7 +7,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.execution.QueryExecution;
 
-/** The condition of a statement. Called by Python: lance_spark/sql/conditions.py. */
+/** The condition of a statement. Called by Python: lance_spark/sql/procedures/conditions.py. */
 public final class LanceCondition {
   /**
    * Returns the condition of the rows of a table as JSON, or null for a query with more than a

@@ -8,7 +8,7 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table about a table, such as its history: lance_spark/sql/metadata_tables.py. */
+/** A table about a table, such as its history: lance_spark/sql/catalog/metadata_tables.py. */
 final class LanceMetadataTable extends PythonTable {
   /**
    * Prefix of a name used only by statements of this package. `t.tags` is also the name of a table

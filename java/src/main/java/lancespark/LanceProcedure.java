@@ -14,7 +14,7 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 
-/** A procedure of `CALL lance.system.*`: lance_spark/sql/procedures.py. */
+/** A procedure of `CALL lance.system.*`: lance_spark/sql/procedures/calls.py. */
 final class LanceProcedure implements UnboundProcedure, BoundProcedure {
   private final AbstractLanceCatalog catalog;
 

@@ -339,7 +339,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
     return Scala.seq(expressions.stream().map(NamedExpression.class::cast).toList());
   }
 
-  /** A request of lance_spark/read/pushdown_request.py. */
+  /** A request of lance_spark/read/planning/pushdown_request.py. */
   private static Json request(StructType columns, Json predicate) {
     return new Json()
         .with("columns", columns.json())

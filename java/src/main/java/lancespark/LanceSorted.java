@@ -93,7 +93,7 @@ record LanceSorted(
   }
 
   /**
-   * Requests the first rows by a column, as JSON for lance_spark/read/pushdown_request.py. Returns
+   * Requests the first rows by a column, as JSON for lance_spark/read/planning/pushdown_request.py. Returns
    * null for any other key.
    */
   Json top() {

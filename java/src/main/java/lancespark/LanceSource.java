@@ -303,7 +303,7 @@ final class LanceSource {
   /**
    * Requests a scan from Python.
    *
-   * @param spec the request: lance_spark/read/pushdown_request.py
+   * @param spec the request: lance_spark/read/planning/pushdown_request.py
    * @return null for aggregates above a filter that Lance does not apply exactly
    */
   LanceScan scan(Json spec) {

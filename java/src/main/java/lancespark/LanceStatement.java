@@ -14,7 +14,7 @@ sealed interface LanceStatement {
   /** The name of the table, as in the statement. */
   List<String> table();
 
-  /** A call of a procedure, with arguments after the table: lance_spark/sql/procedures.py. */
+  /** A call of a procedure, with arguments after the table: lance_spark/sql/procedures/calls.py. */
   record Procedure(List<String> table, String name, Map<String, Argument> arguments)
       implements LanceStatement {}
 

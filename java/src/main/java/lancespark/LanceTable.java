@@ -51,7 +51,7 @@ public class LanceTable extends PythonTable
   final AbstractLanceCatalog catalog;
   final Identifier identifier;
 
-  /** Python's answer to the command `load_table`: lance_spark/sql/tables.py. */
+  /** Python's answer to the command `load_table`: lance_spark/sql/catalog/tables.py. */
   final Json opened;
 
   /** Columns added by schema evolution for the statement of this table, or null. */
@@ -218,7 +218,7 @@ public class LanceTable extends PythonTable
 
   /**
    * Refuses a statement that changes rows of an older version, and options that the statement does
-   * not support: lance_spark/statement_options.py.
+   * not support: lance_spark/options/statements.py.
    */
   void checkStatement(String statement, CaseInsensitiveStringMap options) {
     if (!options.isEmpty()) {

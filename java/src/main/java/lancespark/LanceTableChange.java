@@ -2,7 +2,7 @@ package lancespark;
 
 import org.apache.spark.sql.connector.catalog.TableChange;
 
-/** A clause of ALTER TABLE as JSON for Python: lance_spark/sql/tables.py. */
+/** A clause of ALTER TABLE as JSON for Python: lance_spark/sql/catalog/tables.py. */
 final class LanceTableChange {
   private LanceTableChange() {}
 

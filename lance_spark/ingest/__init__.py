@@ -1,0 +1,1 @@
+"""Data of any library as rows for a table."""

@@ -1,0 +1,1 @@
+"""Searches as values: vectors and full texts."""

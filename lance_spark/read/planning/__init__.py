@@ -1,0 +1,1 @@
+"""Plans of scans: columns, filters and partitions of a pinned version."""

@@ -1,0 +1,1 @@
+"""The catalog of Spark SQL: its namespaces, its tables and their definitions."""

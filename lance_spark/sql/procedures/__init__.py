@@ -1,0 +1,1 @@
+"""Procedures of a SQL catalog."""

@@ -1,0 +1,1 @@
+"""Connections: folders and Lance namespaces with tables."""

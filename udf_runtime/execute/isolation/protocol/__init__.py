@@ -1,0 +1,1 @@
+"""Messages between a task and the process of its UDF."""
