@@ -24,7 +24,7 @@ from benchmarks.table_api_child import Child
 from benchmarks.table_api_memory import plain_kind, ray_kind, spark_kind
 from benchmarks.table_api_work import BUSY, DOUBLE, EMBED, UTF8_LENGTH, WIDTH, Work, commit, make_table
 from lance_spark.errors import BackfillIncompleteError
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.results import BackfillJobResult
 from udf_runtime import udf
 
 OURS = "lance-spark"

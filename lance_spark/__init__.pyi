@@ -82,11 +82,11 @@ from lance_spark.integrity import Damage as Damage
 from lance_spark.integrity import check as check
 from lance_spark.jobs.handle import Job as Job
 from lance_spark.jobs.handle import JobFuture as JobFuture
-from lance_spark.jobs.model import BackfillJobResult as BackfillJobResult
-from lance_spark.jobs.model import ErrorRecord as ErrorRecord
-from lance_spark.jobs.model import JobRecord as JobRecord
-from lance_spark.jobs.model import RefreshJobResult as RefreshJobResult
-from lance_spark.jobs.model import UdfResult as UdfResult
+from lance_spark.jobs.records import JobRecord as JobRecord
+from lance_spark.jobs.results import BackfillJobResult as BackfillJobResult
+from lance_spark.jobs.results import RefreshJobResult as RefreshJobResult
+from lance_spark.jobs.results import UdfResult as UdfResult
+from lance_spark.jobs.row_errors import ErrorRecord as ErrorRecord
 from lance_spark.jvm.jar import jar as jar
 from lance_spark.load.plan import LoadPlan as LoadPlan
 from lance_spark.namespaces.errors import NamespaceError as NamespaceError

@@ -19,7 +19,7 @@ from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import BackfillIncompleteError, OptionError
 from lance_spark.jobs.handle import Job
-from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from udf_runtime.arguments import is_whole_number
 
 _LOG = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError, TableNotFoundError
 from lance_spark.jobs.history import every, is_gone, this_process
-from lance_spark.jobs.model import DriverProcess
 from lance_spark.jobs.tables import JOBS, change_config, refuse_links, table_ref
+from lance_spark.staging.processes import DriverProcess
 from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 
 JOB_PREFIX = "agent"
 """Beginning of the job ids of an agent. A later agent finds its predecessor's jobs by it."""

@@ -15,7 +15,8 @@ from lance_spark.columns.binding import Binding, find_auto_backfilled
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef, incarnation_of
 from lance_spark.jobs.handle import Job
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from lance_spark.lance_compat import version_of
 from lance_spark.version_times import moment_of
 from lance_spark.views.definition import ViewDefinition, existing_view, is_auto_refreshed, view_of

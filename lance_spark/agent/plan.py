@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from lance_spark.agent.settings import join_names
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import counted
-from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 
 StepStatus = Literal["due", "done", "failed", "waiting", "not allowed", "other product"]
 """due: the step can start. waiting: the step starts later, for the stated reason. not allowed: the

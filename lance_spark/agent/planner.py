@@ -23,7 +23,7 @@ from lance_spark.agent.looks import (
 from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey
 from lance_spark.agent.settings import AgentSettings, join_names
 from lance_spark.errors import LanceSparkError, TableNotFoundError
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.records import JobRecord
 from lance_spark.session.catalogs import allows_stored_code
 from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.state import JOB_TYPE, is_settled

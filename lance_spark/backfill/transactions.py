@@ -11,7 +11,7 @@ from lance_spark.commit.app_ledger import AppLedger
 from lance_spark.commit.app_transaction import AppTransaction, RepeatedTransactionError
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job
-from lance_spark.jobs.model import BackfillJobResult, Status
+from lance_spark.jobs.results import BackfillJobResult, Status
 
 
 class _RepeatedJob:

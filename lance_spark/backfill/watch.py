@@ -11,7 +11,7 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobTimeoutError
 from lance_spark.jobs.handle import longest_wait_s
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.results import BackfillJobResult
 
 _LOG = logging.getLogger(__name__)
 

@@ -33,7 +33,8 @@ from lance_spark.cli.parameters import (
     parse_storage,
 )
 from lance_spark.errors import BackfillIncompleteError, ColumnNotFoundError
-from lance_spark.jobs.model import BackfillJobResult, JobRecord
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.table.connections.connection import open_table
 from lance_spark.table.table import Table
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, OptionError, counted
-from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult, Status
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult, Status
 
 _R = TypeVar("_R", bound=BackfillJobResult | RefreshJobResult)
 _R_co = TypeVar("_R_co", bound=BackfillJobResult | RefreshJobResult, covariant=True)

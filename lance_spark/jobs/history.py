@@ -28,12 +28,14 @@ from lance_spark.errors import (
     LanceSparkError,
     TableNotFoundError,
 )
-from lance_spark.jobs.model import ENDED, DriverProcess, ErrorRecord, JobRecord, progress_of
+from lance_spark.jobs.records import JobRecord, progress_of
+from lance_spark.jobs.results import ENDED
+from lance_spark.jobs.row_errors import ErrorRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
 from lance_spark.jobs.web_ui import JobInWebUi
 from lance_spark.metrics import record_job
 from lance_spark.staging.area import is_id
-from lance_spark.staging.processes import has_ended, is_of_this_machine, this_owner
+from lance_spark.staging.processes import DriverProcess, has_ended, is_of_this_machine, this_owner
 from lance_spark.storage.objects import objects_beside
 from lance_spark.storage.parallel_calls import in_parallel
 from lance_spark.stored_json import load_object

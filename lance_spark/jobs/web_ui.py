@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
-from lance_spark.jobs.model import JobRecord, RowError
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.row_errors import RowError
 from lance_spark.jvm.gateway import show_job
 
 MOST_ERRORS = 10

@@ -20,7 +20,8 @@ from lance_spark.commit.conflicts.history import event_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
-from lance_spark.jobs.model import ENDED, JobRecord
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import ENDED
 from lance_spark.report.columns import column_states
 from lance_spark.report.sources import find_problem
 from lance_spark.report.states import JobState, QueryState, StreamState, TableState, ViewState

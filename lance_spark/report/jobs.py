@@ -7,7 +7,8 @@ from datetime import datetime
 from lance_spark.agent.ledger import is_of_agent
 from lance_spark.backfill.planning.cost_model import show_seconds
 from lance_spark.display import join_counts
-from lance_spark.jobs.model import ENDED, JobRecord
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import ENDED
 from lance_spark.report.elements import Markup, bar, element, facts, fold, grid, join, show
 from lance_spark.report.states import JobState
 

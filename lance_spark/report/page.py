@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from lance_spark.errors import counted
-from lance_spark.jobs.model import ENDED
+from lance_spark.jobs.results import ENDED
 from lance_spark.report.elements import Markup, element, fold, grid, join, show
 from lance_spark.report.jobs import job_element
 from lance_spark.report.states import PlaceState, QueryState

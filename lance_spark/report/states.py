@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from lance_spark.changes.positions import NotedPosition
 from lance_spark.display import Displayable
-from lance_spark.jobs.model import ErrorRecord, JobRecord
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.row_errors import ErrorRecord
 from lance_spark.upkeep.results import TableStatistics
 from lance_spark.versions.versions import TableVersion
 

@@ -1,4 +1,4 @@
-"""Processes of this machine: their start, and whether a process has certainly ended."""
+"""Processes of drivers: their identities, and whether a process has certainly ended."""
 
 from __future__ import annotations
 
@@ -6,13 +6,52 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from lance_spark.stored_json import Kinds
+from lance_spark.stored_json import Kinds, check_fields, load_object
 
 OWNER_KINDS: Kinds = {"host": str, "pid": int}
 """Fields of a process in each marker. Markers of earlier releases have no other fields."""
 
+_PROCESS_NUMBERS = 1 << 31
 _MACHINE = ("host", "boot", "pid_namespace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverProcess:
+    """A process of a machine. A later process with the same number has another start.
+
+    Attributes:
+        host: Name of the machine.
+        pid: Number of the process.
+        started: Start of the process by the clock of the kernel; None if the system has no such
+            clock.
+        boot: Id of the machine's boot; None if the system has no such id, and in records of
+            earlier releases.
+        pid_namespace: The container of the process: its namespace of process numbers. None as
+            for `boot`.
+    """
+
+    host: str
+    pid: int
+    started: str | None
+    boot: str | None = None
+    pid_namespace: str | None = None
+
+    @staticmethod
+    def from_json(text: str) -> DriverProcess:
+        """Returns the process described by a JSON text.
+
+        Raises:
+            ValueError: The text describes no process.
+        """
+        values = load_object(text, {"host": str, "pid": int, "started": (str, type(None))})
+        machine = {name: values.get(name) for name in ("boot", "pid_namespace")}
+        check_fields(machine, dict.fromkeys(machine, (str, type(None))))
+        process = DriverProcess(host=values["host"], pid=values["pid"], started=values["started"], **machine)
+        if not 0 < process.pid < _PROCESS_NUMBERS:
+            raise ValueError(f"{process.pid} is no number of a process")
+        return process
 
 
 def this_owner() -> dict[str, str | int | None]:

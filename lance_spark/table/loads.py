@@ -17,7 +17,7 @@ from lance_spark.errors import OptionError
 from lance_spark.ingest.rows import Data, to_reader
 from lance_spark.ingest.streams import is_spark
 from lance_spark.jobs.handle import Job, wait
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import LoadParameters, LoadRequest, SourceParameters
 from lance_spark.load.sources import open_source

@@ -40,8 +40,10 @@ from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
-from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult
+from lance_spark.jobs.row_errors import ErrorRecord
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.storage.objects import checkpoint_place
 from lance_spark.table.changes import TableChanges

@@ -8,8 +8,8 @@ from lance_spark.arguments import takes
 from lance_spark.commit.schema_change import change_schema, set_schema_metadata
 from lance_spark.dml.results import ChangeResult
 from lance_spark.jobs.handle import Job, wait
-from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
+from lance_spark.jobs.results import RefreshJobResult
 from lance_spark.table.reports import TableReports
 from lance_spark.views.definition import AUTO_REFRESH_KEY, existing_view, is_auto_refreshed
 from lance_spark.views.plan import RefreshPlan, plan_refresh

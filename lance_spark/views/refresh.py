@@ -42,8 +42,9 @@ from lance_spark.errors import (
     LanceSparkError,
 )
 from lance_spark.jobs.history import JobHistory, this_process
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult, Status
 from lance_spark.jobs.progress import Progress
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult, Status
 from lance_spark.lance_compat import path_of
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel

@@ -25,7 +25,7 @@ from lance_spark.commit.conflicts.history import (
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import DamagedFileError, ViewError
 from lance_spark.jobs.history import JobHistory
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.records import JobRecord
 from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:

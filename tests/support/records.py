@@ -9,7 +9,7 @@ from typing import Any
 
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord
 from lance_spark.jobs.history import this_process
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.records import JobRecord
 from lance_spark.rows.row_set import RowSet
 
 

@@ -54,7 +54,7 @@ from lance_spark import (
     chunker,
     udf,
 )
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.table.branches import Branches
 from lance_spark.table.connections.namespace_methods import NamespaceMethods
 from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder

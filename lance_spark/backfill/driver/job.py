@@ -39,8 +39,8 @@ from lance_spark.errors import (
     counted,
 )
 from lance_spark.jobs.history import HEARTBEAT_S
-from lance_spark.jobs.model import BackfillJobResult, Status, UdfResult
 from lance_spark.jobs.progress import Progress
+from lance_spark.jobs.results import BackfillJobResult, Status, UdfResult
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.codec import decode

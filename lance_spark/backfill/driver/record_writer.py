@@ -14,7 +14,9 @@ from lance_spark.commit.attempt import this_user
 from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, RowError
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult
+from lance_spark.jobs.row_errors import RowError
 from lance_spark.storage.parallel_calls import in_thread
 
 _LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from lance_spark.errors import OptionError, counted
 
 if TYPE_CHECKING:
     from lance_spark.backfill.planning.explain import BackfillPlan
-    from lance_spark.jobs.model import JobRecord
+    from lance_spark.jobs.records import JobRecord
 
 # Measured with benchmarks/sizing.py.
 _FIXED_ROUNDS = 32

@@ -26,7 +26,8 @@ from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.display import Displayable
 from lance_spark.errors import counted
-from lance_spark.jobs.model import BackfillJobResult, JobRecord
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.column_file import fixed_bytes
 

@@ -20,7 +20,7 @@ from lance_spark.backfill.task.allowance import Allowance
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.backfill.task.overlap import Writes
 from lance_spark.errors import ValueConversionError
-from lance_spark.jobs.model import RowError
+from lance_spark.jobs.row_errors import RowError
 from lance_spark.jobs.tables import ERRORS, append_rows
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_set import RowSet

@@ -16,7 +16,7 @@ from lance_spark.commit.conflicts.row_lineage import LineageFacts
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.artifacts import TaskArtifacts
 from lance_spark.environments.task import TaskEnvironment
-from lance_spark.jobs.model import RowError
+from lance_spark.jobs.row_errors import RowError
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.rows.merge import RowMapping
 from lance_spark.rows.row_set import RowSet

@@ -18,7 +18,8 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.planning.explain import BackfillPlan
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job
-from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult
+from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from lance_spark.table.connections.folders import FolderTables
 from lance_spark.table.connections.namespaces import NamespaceTables
 from lance_spark.views.plan import RefreshPlan

@@ -25,7 +25,7 @@ from lance_spark.backfill.task import allowance
 from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, TaskLimits
 from lance_spark.dataset import DatasetRef
-from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.rows.row_set import RowSet
 from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values
 from udf_runtime import ServiceUnavailableError, skip_on_error, udf

@@ -29,7 +29,7 @@ import sys, time
 from datetime import UTC, datetime
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory, this_process
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.records import JobRecord
 
 now = datetime.now(UTC)
 JobHistory(DatasetRef.at(sys.argv[1])).save(

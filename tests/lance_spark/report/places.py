@@ -13,7 +13,7 @@ import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.history import JobHistory
-from lance_spark.jobs.model import JobRecord
+from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows
 from tests.support.records import job_record
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import lance
 
 from lance_spark import Connection, Table
-from lance_spark.jobs.model import RefreshJobResult
+from lance_spark.jobs.results import RefreshJobResult
 from tests.lance_spark.views.views import WHERE, Rows, make_source
 from tests.support.logs import Log
 from udf_runtime import UDF, chunker

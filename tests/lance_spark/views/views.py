@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 
 from lance_spark import Connection, Table
-from lance_spark.jobs.model import RefreshJobResult
+from lance_spark.jobs.results import RefreshJobResult
 from tests.support.logs import Log
 from udf_runtime import UDF
 

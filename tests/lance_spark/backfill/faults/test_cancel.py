@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.jobs.model import Status
+from lance_spark.jobs.results import Status
 from tests.support.drivers import driver
 from tests.support.faults import (
     BATCH,
