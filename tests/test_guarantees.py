@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -22,7 +23,12 @@ LONG_GUARANTEES = {"F09", "L04", "T41", "T42", "U09", "V11", "W05"}
 """Guarantees that only `make test-long` shows: kills of processes, loads in several parts, and jobs at once."""
 
 
-def markers() -> Iterator[tuple[str, str, bool]]:
+@functools.cache
+def markers() -> list[tuple[str, str, bool]]:
+    return list(find_markers())
+
+
+def find_markers() -> Iterator[tuple[str, str, bool]]:
     """Yields the place of every marker, the id of its guarantee, and whether the quick suite runs the test."""
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

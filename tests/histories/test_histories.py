@@ -116,7 +116,7 @@ def check_tally(tally: HistoryTally, least: int, *, missed: int) -> None:
     assert tally.crossed >= 0.8 * tally.histories
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("history", REGRESSIONS.values(), ids=REGRESSIONS.keys())
 def test_histories_that_were_wrong_once(history: BackfillHistory, play: Play):
     play(history)

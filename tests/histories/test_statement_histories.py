@@ -250,7 +250,7 @@ def runs_in(spark: SparkSession, catalog: str) -> Run:
 
 @pytest.mark.spark
 @pytest.mark.classic
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
 def test_known_conflicts_of_statements_of_sql(history: StatementHistory, run_sql: Run):
     play(history, run_sql)
@@ -258,7 +258,7 @@ def test_known_conflicts_of_statements_of_sql(history: StatementHistory, run_sql
 
 @pytest.mark.spark
 @pytest.mark.classic
-@pytest.mark.sample(5)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("history", KNOWN_CONFLICTS.values(), ids=KNOWN_CONFLICTS.keys())
 def test_known_conflicts_of_statements_of_sql_without_the_extension(
     history: StatementHistory, run_without_extension: Run

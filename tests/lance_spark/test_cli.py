@@ -23,7 +23,7 @@ from lance_spark.jobs.history import JobHistory, this_process
 from tests.support.records import job_record
 from udf_runtime import UDF, skip_on_error, udf
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROOT = Path(__file__).parents[2]
 ROWS = 40

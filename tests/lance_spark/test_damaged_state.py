@@ -36,7 +36,7 @@ from tests.data import ARCHIVE
 from tests.support.waiting import eventually
 from udf_runtime import UdfRuntimeError
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 SIDE_TABLES = ("jobs", "errors", "records")
 ENDS_THE_DECODER = (-13, b"\xff" * 5)
@@ -110,6 +110,7 @@ def test_a_file_that_ends_its_decoder_is_an_error_that_names_the_file_and_the_dr
     assert docs.plan_backfill("letters").total_rows_pending >= 5
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("damage", "name"),
     each_pair_of(["cut", "footer", "missing"], quick={"cut": "records", "footer": "jobs"}),

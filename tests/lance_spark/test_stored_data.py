@@ -20,7 +20,7 @@ import lance_spark
 from lance_spark import Connection
 from tests.data import ARCHIVE, udfs_145927f
 
-pytestmark = pytest.mark.sample(2, tests=2)
+pytestmark = pytest.mark.sample(2, tests=3)
 
 APPENDED = 5
 """Rows appended to `docs` after the computation of its columns."""

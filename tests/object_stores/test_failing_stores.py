@@ -38,7 +38,7 @@ from tests.support.processes import free_port
 from tests.support.records import job_record
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.cluster, pytest.mark.sample(1, tests=3)]
 
 MANIFEST = r"^PUT (?!.*/probe/).*/_versions/\d+\.manifest"
 """The request of a commit, excluding commits that probe the store for conditional puts."""

@@ -19,7 +19,7 @@ from tests.object_stores.stores import Store, StorePlace
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sample(2)]
+pytestmark = [pytest.mark.cluster, pytest.mark.sample(5)]
 
 
 @pytest.fixture

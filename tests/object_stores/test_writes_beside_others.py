@@ -14,7 +14,7 @@ from tests.lance_spark.write.backfills import Backfill, computed, make_table, sn
 from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
 from tests.object_stores.stores import Store, StorePlace
 
-pytestmark = [pytest.mark.cluster, pytest.mark.sample(2)]
+pytestmark = [pytest.mark.cluster, pytest.mark.sample(4)]
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def faults_of(name: str, parameter: str, uri: str, run: Callable[..., str], coun
     return [fault for fault in faults if fault]
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("name", "parameter"), CASES)
 def test_a_command_with_a_wrong_value_works_or_says_what_is_wrong(
     name: str, parameter: str, uri: str, run: Callable[..., str]

@@ -21,7 +21,7 @@ from tests.histories.views.refreshes import points
 from tests.histories.views.regressions import REGRESSIONS
 from tests.histories.views.runner import ViewPlayer, ViewTally
 
-QUICK = 4
+QUICK = 2
 LONG, PART = 2000, 200
 
 Play = Callable[[ViewHistory], None]

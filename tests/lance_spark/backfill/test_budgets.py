@@ -31,7 +31,7 @@ from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values
 from udf_runtime import ServiceUnavailableError, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = 60
 

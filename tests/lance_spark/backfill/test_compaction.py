@@ -50,6 +50,7 @@ def compact(table: lance_spark.Table) -> None:
 stable_or_not = pytest.mark.parametrize("stable", [True, False], ids=["stable", "unstable"])
 
 
+@pytest.mark.sample(4)
 @stable_or_not
 def test_a_replaced_udf_computes_all_rows_once_whatever_is_compacted(
     stable: bool, db: lance_spark.Connection, tmp_path: Path

@@ -60,6 +60,7 @@ EMPTY = RowSet.empty().to_text()
 WIDE = RowSet.span(0, 1000).to_text()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "forged",
     [

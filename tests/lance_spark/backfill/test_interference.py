@@ -17,7 +17,7 @@ from lance_spark.backfill.driver.group_commit import GroupCommits
 from tests.support.inline_jobs import CUT, WHOLE, InlineLab, values, without_spark
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = 40
 
@@ -228,6 +228,7 @@ def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Inl
     assert isinstance(error.value.__cause__, (StopIteration, RuntimeError))
 
 
+@pytest.mark.long
 def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: InlineLab):
     table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})

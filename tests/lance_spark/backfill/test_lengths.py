@@ -54,7 +54,7 @@ def make(db: lance_spark.Connection, kind: str, values: list[str], *, batch: boo
     return table
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("batch", [False, True], ids=["rows", "batches"])
 @pytest.mark.parametrize("kind", DECLARED)
 def test_a_text_of_a_udf_that_is_too_long_is_an_error_with_column_and_row(

@@ -70,7 +70,7 @@ cases = st.builds(
     window=st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(1, 2))),
 )
 quickly = settings(
-    max_examples=6, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=3, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 

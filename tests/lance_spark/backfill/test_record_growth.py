@@ -70,6 +70,7 @@ def test_a_job_that_runs_again_after_other_jobs_makes_no_call(table: Table, call
     assert call_log.take() == list(range(10))
 
 
+@pytest.mark.long
 def test_a_cleanup_drops_records_of_deleted_files_that_newer_records_replace(table: Table) -> None:
     for _ in range(3):
         table.backfill("double", where="true")

@@ -33,7 +33,7 @@ from tests.support.inline_jobs import (
 from udf_runtime import skip_on_error
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -51,6 +51,7 @@ def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Inlin
     assert lab.calls() == [30, 31, 32, 33, 34], "the job has computed the others"
 
 
+@pytest.mark.long
 def test_a_run_without_work_does_not_count_values_of_other_runs_with_its_id(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10), "y": range(10)}))
     table.add_columns({"v": lab.udf()})

@@ -30,7 +30,7 @@ from tests.support.waiting import eventually
 from udf_runtime import skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -197,6 +197,7 @@ def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are
     assert (len(lab.calls()), result.rows_recomputed, result.new_rows, result.rows_gone) == (40, 0, 2, 0)
 
 
+@pytest.mark.long
 def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragments(
     lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from tests.support.inline_jobs import InlineLab, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 
 def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any) -> UDF:

@@ -9,7 +9,7 @@ from lance_spark import Connection, Table
 from tests.support.logs import Log, doubled, flag_file, make, values
 from udf_runtime import Skip
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 kinds = pytest.mark.parametrize("kind", ["scalar", "record batch"])
 

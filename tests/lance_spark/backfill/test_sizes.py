@@ -18,7 +18,7 @@ from tests.support.logs import Log, doubled, flag_file, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 ONE_TASK = 1000
 

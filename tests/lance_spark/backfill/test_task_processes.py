@@ -110,6 +110,7 @@ def assert_no_strays(table: Table) -> None:
     assert strays(StorePlace(uri=table.uri, storage={})) == set()
 
 
+@pytest.mark.long
 def test_an_attempt_that_outlives_its_job_repeats_a_batch_and_leaves_only_checkpoints_for_the_cleanup(
     table: Table, orders: Orders
 ) -> None:

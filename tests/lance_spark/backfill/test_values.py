@@ -20,7 +20,7 @@ import pytest
 from lance_spark import Connection, Table
 from udf_runtime import UDF, Columns, udf
 
-pytestmark = pytest.mark.sample(3, tests=3)
+pytestmark = pytest.mark.sample(3, tests=5)
 
 ROWS = 12
 FORMATS = [pytest.param("2.1", marks=pytest.mark.long), "2.2"]
@@ -197,6 +197,7 @@ def inputs() -> pa.Table:
     )
 
 
+@pytest.mark.long
 def test_inputs_of_every_type_arrive_as_python_values_and_null_as_none(db: Connection):
     table = db.create_table("t", inputs())
 

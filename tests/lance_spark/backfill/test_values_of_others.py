@@ -19,7 +19,7 @@ from lance_spark.backfill.reuse.computed_rows import LOAD_VERSION
 from tests.lance_spark.write.backfills import Backfill
 from tests.support.inline_jobs import CUT, InlineLab
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 ROWS = 40
 CHANGED = [3, 17]
@@ -103,7 +103,7 @@ def check_stale(lab: InlineLab, table: Table, expected: list[int]) -> None:
     assert {i: row["v"] for i, row in rows.items()} == before | {i: rows[i]["x"] * 10 for i in expected}
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("change", [update_inputs, rewrite_inputs])
 @pytest.mark.parametrize("give", [write_dataframe, rewrite_target, update_target, merge_rows])
 @pytest.mark.parametrize("filled", [True, False], ids=["filled", "empty"])

@@ -140,6 +140,7 @@ def test_a_computed_null_comes_once_if_an_update_moves_its_row(db: Connection, t
     assert not stream.read()
 
 
+@pytest.mark.long
 def test_a_computed_null_comes_once_if_its_record_is_missing(
     db: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

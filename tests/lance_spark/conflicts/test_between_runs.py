@@ -33,7 +33,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support.drivers import driver
 
-pytestmark = pytest.mark.sample(8, tests=2)
+pytestmark = pytest.mark.sample(24, tests=3)
 
 FAILS_AT = 27
 UNCOMPUTED = set(range(25, 30))
@@ -112,6 +112,7 @@ def test_an_upsert_between_two_runs(lab: ConflictLab):
     check_successor(lab, set())
 
 
+@pytest.mark.long
 @EITHER
 def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: ConflictLab):
     fail_once(lab, stable=stable)

@@ -50,7 +50,7 @@ from tests.lance_spark.conflicts.others import (
 from tests.support import inline_jobs
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(8, tests=2)
+pytestmark = pytest.mark.sample(8, tests=3)
 
 
 def right(lab: ConflictLab) -> dict[int, int | None]:
@@ -365,6 +365,7 @@ def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: ConflictLab):
 # Two jobs at once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stable", [True, False])
 def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: ConflictLab):
     lab.table(stable=stable, indexed=True)

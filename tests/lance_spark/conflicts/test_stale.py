@@ -26,7 +26,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support import inline_jobs
 
-pytestmark = pytest.mark.sample(10, tests=3)
+pytestmark = pytest.mark.sample(10, tests=5)
 
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
@@ -57,6 +57,7 @@ def check_fresh(lab: ConflictLab, foreign: Mapping[int, int] | None = None) -> N
     assert unused_files(lab.uri) == set()
 
 
+@pytest.mark.sample(30)
 @pytest.mark.guarantee("F03")
 @pytest.mark.parametrize(("case", "stable"), variations(STALE))
 def test_rows_are_outdated_as_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):

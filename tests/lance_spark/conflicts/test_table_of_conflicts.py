@@ -15,7 +15,7 @@ from tests.lance_spark.conflicts.jobs import ConflictLab
 from tests.lance_spark.conflicts.others import cast_target
 from tests.lance_spark.conflicts.writes import Layout
 
-pytestmark = pytest.mark.sample(20)
+pytestmark = pytest.mark.sample(40)
 
 STRIDE = 5
 """The step between quick variations; coprime with their numbers, so that each variation occurs."""

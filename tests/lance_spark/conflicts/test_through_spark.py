@@ -40,7 +40,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.lance_spark.conflicts.writes import WriteOutcome, check_done, make
 
-pytestmark = pytest.mark.sample(4, tests=2)
+pytestmark = pytest.mark.sample(8, tests=2)
 
 JOB_CELLS: list[tuple[Act, Moment, bool]] = [
     (append, "before", True),

@@ -37,7 +37,7 @@ from tests.support.waiting import eventually
 from tests.udf_runtime.environments.wheels import source
 from udf_runtime import UDF
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=4)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=6)]
 
 OLD, NEW = VERSIONS
 
@@ -219,6 +219,7 @@ def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environm
         assert holding(tmp_path, secret) == [] and holding(environments, secret) == []
 
 
+@pytest.mark.long
 def test_what_a_process_prints_before_it_dies_is_in_the_error_record(table: Table):
     @udf(data_type=pa.int64(), manifest=packaging(OLD))
     def die(id: int) -> int:
@@ -239,6 +240,7 @@ def test_what_a_process_prints_before_it_dies_is_in_the_error_record(table: Tabl
     assert error.outcome == "crashed" and "the native library said why" in (error.error_trace or "")
 
 
+@pytest.mark.long
 def test_exceptions_of_packages_that_only_the_udf_has_can_be_named_in_its_policy(table: Table):
     # A driver needs the package to name the class, so this process has the package too; the next test covers executors
     # without the package.

@@ -93,6 +93,7 @@ def test_processes_outlive_tasks_and_workers_and_serve_the_next_job(table: Table
     assert table.count_rows("v = 2 * id") == 80
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("victim", ["worker", "process"])
 def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp_path: Path, victim: str):
     log = tmp_path / "log"

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 OLD, NEW = VERSIONS
 
 
+@pytest.mark.long
 def test_a_chunker_runs_in_its_environment(db: Connection, table: Table):
     class Chunk(NamedTuple):
         chunk_index: int

@@ -24,7 +24,7 @@ from lance_spark.indexes.segments import cut
 from lance_spark.jvm.gateway import is_classic
 from tests.lance_spark.indexes.conftest import KINDS, ROWS, create, rows, vectors, wrong_answers
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 Opened = Callable[..., Table]
 

@@ -16,7 +16,7 @@ from lance_spark import Connection, SourceKeysError
 from lance_spark.load import source_alignment
 from tests.lance_spark.load.loads import assert_same, left_join, load, make_table
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(9, tests=3)
 
 KEYS: dict[str, Any] = {
     "numbers": lambda n: n,

@@ -33,7 +33,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(3, tests=3)
+pytestmark = pytest.mark.sample(3, tests=5)
 
 Act = Callable[[], object]
 
@@ -160,6 +160,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.sample(36)
 @pytest.mark.parametrize(
     ("moves", "stable", "way"),
     [
@@ -272,6 +273,7 @@ def test_with_null_or_error_a_key_that_changes_to_one_without_a_match_is_null_or
     assert caught.value.result.status in ("PARTIAL", "FAILED")
 
 
+@pytest.mark.long
 def test_renamed_columns_are_followed(db: Connection) -> None:
     table = make(db)
 

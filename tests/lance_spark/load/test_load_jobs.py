@@ -36,7 +36,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 OLD = pa.array([-i for i in range(30)], pa.int64())
 
@@ -293,6 +293,7 @@ def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_
     assert values(table) == {i: -7 * i if i % 3 else -i for i in range(30)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["data", "a DataFrame", "a DataFrame of its id"])
 def test_data_is_known_by_its_rows_and_a_dataframe_by_the_id_of_the_job(
     kind: str, table: Table, spark: SparkSession

@@ -24,7 +24,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(2, tests=2)
+pytestmark = pytest.mark.sample(2, tests=3)
 
 OLD = pa.array([None if i % 5 == 0 else -i for i in range(30)], pa.int64())
 

@@ -33,7 +33,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(5, tests=2)
+pytestmark = pytest.mark.sample(5, tests=3)
 
 Open = Callable[[pa.Table, Path, SparkSession], Any]
 
@@ -189,6 +189,7 @@ def test_a_load_of_a_stream_has_bounded_memory(db: Connection) -> None:
     assert max(peaks) - peaks[0] < 256 << 20
 
 
+@pytest.mark.long
 def test_a_format_that_is_given_says_what_files_without_a_known_name_are(db: Connection, files: Path) -> None:
     table = make_table(db, numbered())
     for number, (name, form) in enumerate({"x.bin": "parquet", "y.arrow": "ipc"}.items()):

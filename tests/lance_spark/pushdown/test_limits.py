@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(8, tests=2)
 
 ROWS = 200_000
 

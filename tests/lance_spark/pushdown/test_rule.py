@@ -24,7 +24,7 @@ from lance_spark.jvm import jar
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 from lance_spark.session.configuration import configure
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = 100
 

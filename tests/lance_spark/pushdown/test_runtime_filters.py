@@ -143,7 +143,7 @@ def settings_of(spark: SparkSession, **values: str) -> Iterator[None]:
 JOIN = "SELECT f.id, f.{key}, d.id AS other FROM {facts} f JOIN {dimension} d ON f.{key} = d.{key} WHERE d.g = 3"
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("key", KEYS)
 def test_a_join_reads_the_rows_of_its_keys(spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str):
     rows_found = check(spark, JOIN.replace("{key}", key))
@@ -153,7 +153,7 @@ def test_a_join_reads_the_rows_of_its_keys(spark: SparkSession, home: Path, plan
     assert len(planned) == 1 and matches <= planned[0]["rows"] <= matches + UNINDEXED_ROWS
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("key", CONVERTED)
 def test_a_join_reads_all_rows_for_keys_that_spark_changes(
     spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str
@@ -193,7 +193,7 @@ OTHER_JOINS = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", OTHER_JOINS)
 def test_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, name: str):
     check(spark, OTHER_JOINS[name])
@@ -214,7 +214,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.sample(8)
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
 def test_plans_of_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, plan: dict[str, str]):
     with settings_of(spark, **plan):

@@ -27,7 +27,7 @@ from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.spark_jobs.tasks import ANSWER_TO_ALL_ROWS
 from lance_spark.sql import writes
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 ROWS = 60
 PER_FRAGMENT = 20

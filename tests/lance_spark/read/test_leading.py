@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F e
 
 from lance_spark.read.transfer import leading_elements, prefix_schema, take_prefixes
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 SIZE = 16
 

@@ -79,6 +79,7 @@ def test_planning_is_quick_and_small(huge_table: str, options: list[str]):
         assert 50 < tasks < 200
 
 
+@pytest.mark.long
 def test_a_partition_of_many_small_fragments_is_read(huge_table: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lance_spark.read.scan.MERGE_S", 600)
     reader = make_reader(huge_table, columns="id")

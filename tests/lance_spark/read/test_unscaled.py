@@ -76,6 +76,7 @@ def table(spark: SparkSession, plain_spark: SparkSession, tmp_path_factory: pyte
     return path
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("query", QUERIES)
 def test_queries_give_the_same_as_without_the_rule(
     spark: SparkSession, plain_spark: SparkSession, table: str, query: str

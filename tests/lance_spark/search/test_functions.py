@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from lance_spark import Table
 from tests.lance_spark.search.conftest import SIZE, nearest, rows, vectors
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(2, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(2, tests=3)]
 
 
 def sql_of(vector: list[float]) -> str:
@@ -108,6 +108,7 @@ def test_other_arguments_are_constants(spark: SparkSession, table: Table, table_
         )
 
 
+@pytest.mark.long
 def test_a_row_without_a_hit_of_a_hybrid_search_has_no_rows(spark: SparkSession, table: Table, table_path: str):
     table.create_fts_index("text")
     call = f"lance_hybrid_search('{table_path}', {sql_of([1.0] * SIZE)}, words, k => 3, filter => 'id < 0')"

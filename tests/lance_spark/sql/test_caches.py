@@ -44,6 +44,7 @@ def test_a_cached_table_is_refreshed_by_its_statements(sql: Sql, db: Connection,
         assert sql("SELECT count(*), sum(a) FROM {c}.t") == [expected] == sql("SELECT * FROM total"), statement
 
 
+@pytest.mark.long
 def test_a_statement_reads_nothing_that_is_cached_of_its_table(sql: Sql, db: Connection) -> None:
     """Cached rows belong to one version; old addresses of moved rows would change the wrong rows."""
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(6)")

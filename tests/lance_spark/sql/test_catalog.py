@@ -18,7 +18,7 @@ import lance_spark
 from lance_spark import Connection, OptionError
 from tests.lance_spark.sql.conftest import NAME, Sql
 
-pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=3)]
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=5)]
 
 
 def test_a_table_is_made_as_it_is_declared(sql: Sql, db: Connection) -> None:

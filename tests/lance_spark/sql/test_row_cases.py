@@ -21,7 +21,7 @@ def read_rows(uri: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in lance.dataset(uri).to_table().to_pylist()), key=repr)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.covers)
 def test_a_statement_leaves_the_rows_of_its_case(
     sql: Sql, db: Connection, spark: SparkSession, request: pytest.FixtureRequest, case: RowCase

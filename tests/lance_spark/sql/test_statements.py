@@ -24,7 +24,7 @@ from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from tests.lance_spark.sql.conftest import NAME, Sql
 from tests.support.stock_session import session_without_extension
 
-pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=3)]
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=5)]
 
 
 def files_of(uri: str) -> dict[str, bytes]:
@@ -478,6 +478,7 @@ def test_explain_says_what_is_written(sql: Sql, db: Connection) -> None:
     assert "Lance merge of a in" in plan and db.open_table("t").version == 1
 
 
+@pytest.mark.long
 def test_a_merge_reads_no_column_that_it_leaves(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a, array_repeat(cast(id AS float), 32) AS v FROM range(100)")
     sql(

@@ -21,7 +21,7 @@ from tests.lance_spark.sql.conftest import NAME, Sql
 from tests.support.parsers import parse_plan
 from tests.support.processes import environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=3)]
+pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=5)]
 
 OTHER_SOURCE = Path(__file__).parents[2] / "support" / "other" / "OtherExtensions.java"
 

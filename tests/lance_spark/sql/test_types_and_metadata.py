@@ -17,7 +17,7 @@ from lance_spark import Connection
 from tests.lance_spark.sql.conftest import Sql
 from udf_runtime import udf
 
-pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=3)]
 
 EVOLVES, EVOLVES_BRANCHES = pyspark.__version__ >= "4.2", pyspark.__version__ >= "4.3"
 needs_evolution = pytest.mark.skipif(not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice")
@@ -294,6 +294,7 @@ def test_lengths_of_text_are_kept_and_enforced(sql: Sql) -> None:
     assert "v VARCHAR(5)" in sql("SHOW CREATE TABLE {c}.t")[0][0]
 
 
+@pytest.mark.long
 def test_lengths_of_text_are_enforced_by_writes_that_know_no_catalog(
     sql: Sql, db: Connection, spark: SparkSession
 ) -> None:

@@ -14,7 +14,7 @@ from lance_spark import Connection, udf
 from tests.lance_spark.sql.conftest import Sql
 from tests.support.parsers import parse_plan
 
-pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=3)]
 
 
 @udf
@@ -105,6 +105,7 @@ def test_properties_mark_views_and_columns_for_an_agent(sql: Sql, db: Connection
     assert "x" not in db.table_names()
 
 
+@pytest.mark.long
 def test_columns_of_a_view_may_name_the_catalog_and_the_namespace(sql: Sql) -> None:
     sql("CREATE NAMESPACE {c}.`a b`")
     for number, table in enumerate(("{c}.docs", "{c}.`a b`.docs")):

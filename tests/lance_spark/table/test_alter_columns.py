@@ -21,7 +21,7 @@ from tests.lance_spark.table.call_log import CallLog
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, udf
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 ALL = list(range(30))
 

@@ -23,7 +23,7 @@ from tests.strategies import facts
 from tests.support.buffers import shifted
 from udf_runtime import UDF, Kind
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 MIDNIGHT = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - naive on purpose
 SCHEMA = pa.schema(

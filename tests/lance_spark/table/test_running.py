@@ -23,7 +23,7 @@ from tests.lance_spark.table.conftest import make_table
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Skip, udf
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=3)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=5)]
 
 ALL = list(range(30))
 
@@ -127,6 +127,7 @@ def test_a_task_size_cuts_fragments_or_packs_them_and_nothing_is_computed_twice(
     assert call_log.take() == ALL and filled(ready) == ALL and (result.rows_computed, result.fragments_done) == (30, 3)
 
 
+@pytest.mark.long
 def test_every_size_and_interval_gives_the_same_column(ready: Table, call_log: CallLog):
     for number, sizes in enumerate(
         [

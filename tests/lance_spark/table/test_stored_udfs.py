@@ -16,7 +16,7 @@ from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import udf
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=3)]
 
 
 class Bomb:

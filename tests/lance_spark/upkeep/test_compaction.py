@@ -37,7 +37,7 @@ from tests.lance_spark.upkeep.small_fragments import (
 from tests.support.inline_jobs import NoSpark, acting, open_table
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 LONG = pytest.mark.long
 KINDS = ("BTREE", "BITMAP", "ZONEMAP")

@@ -30,7 +30,7 @@ from lance_spark.versions.versions import TableVersion
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.table.conftest import make_table
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=3)]
 
 
 def ids(table: Table) -> list[int]:

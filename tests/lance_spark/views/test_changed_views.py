@@ -14,11 +14,12 @@ from tests.lance_spark.views.views import ID, clean, compact, make_source, rows_
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(6, tests=2)
+pytestmark = pytest.mark.sample(6, tests=3)
 
 # Columns of the view
 
 
+@pytest.mark.long
 def test_where_a_udf_returned_null_it_is_called_again_only_if_the_row_is_written_anew(db: Connection, log: Log) -> None:
     path = log.path
 

@@ -33,7 +33,7 @@ from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf, udtf
 
-pytestmark = pytest.mark.sample(1, tests=4)
+pytestmark = pytest.mark.sample(1, tests=6)
 
 SKIPS = skip_on_error()
 
@@ -322,6 +322,7 @@ def test_two_refreshes_at_once_make_each_chunk_once(db: Connection, log: Log) ->
     pair.check()
 
 
+@pytest.mark.long
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("what", ["compact", "checkpoints", slow("delete"), slow("source")])
 def test_others_between_chunking_and_the_commit(what: str, db: Connection, log: Log) -> None:

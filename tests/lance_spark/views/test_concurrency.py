@@ -23,7 +23,7 @@ from tests.support.drivers import driver
 from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(5, tests=3)
+pytestmark = pytest.mark.sample(5, tests=5)
 
 
 class RefreshDeath(BaseException):
@@ -60,6 +60,7 @@ def before(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], Any]) -
 # Two refreshes
 
 
+@pytest.mark.long
 def test_two_first_refreshes_at_once(db: Connection, log: Log) -> None:
     pair = watched(db, log, refreshed=False)
     for job in [pair.view.refresh_async() for _ in range(2)]:
@@ -101,6 +102,7 @@ def test_a_death_before_rows_that_came_twice_were_taken_back(
     pair.refresh([])
 
 
+@pytest.mark.long
 def test_two_refreshes_at_once_to_different_versions(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     pair.source.add(rows_of(range(20, 30)))
@@ -276,6 +278,7 @@ def test_the_view_is_restored_beside_a_refresh(
     pair.refresh([])
 
 
+@pytest.mark.long
 def test_a_compaction_and_a_cleanup_before_a_refresh_is_noted(
     db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

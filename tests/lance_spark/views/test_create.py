@@ -29,7 +29,7 @@ from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows
 from tests.support.logs import Log
 from udf_runtime import Columns, UdfDefinitionError, UnpackedUDF, udf
 
-pytestmark = pytest.mark.sample(5, tests=3)
+pytestmark = pytest.mark.sample(5, tests=5)
 
 
 @udf
@@ -307,6 +307,7 @@ def test_a_udf_of_several_columns(prefix: str | None, db: Connection) -> None:
     assert [(row[ID], row["k"], row[names[0]], row[names[1]]) for row in rows_shown(view)] == expected
 
 
+@pytest.mark.long
 def test_a_udf_over_record_batches(db: Connection, log: Log) -> None:
     source = make_source(db)
     view = source.search(None).select({"k": "k", "y": log.batch_doubling()}).create_materialized_view(db, "v")

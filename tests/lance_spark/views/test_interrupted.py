@@ -80,6 +80,7 @@ def test_a_refresh_that_another_one_has_overtaken_does_not_go_back(
     assert ids(view) == list(range(10)), "a version that is named is shown, also an older one"
 
 
+@pytest.mark.long
 def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
     db: Connection, source: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:

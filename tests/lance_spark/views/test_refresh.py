@@ -29,7 +29,7 @@ from tests.lance_spark.views.views import (
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(4, tests=6)
+pytestmark = pytest.mark.sample(4, tests=8)
 
 # Changes
 
@@ -175,6 +175,7 @@ def test_rows_that_were_deleted_before_the_first_refresh(db: Connection, log: Lo
     pair.refresh([])
 
 
+@pytest.mark.long
 def test_values_that_are_null(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     pair.change({"p": "NULL"}, "k = 2")

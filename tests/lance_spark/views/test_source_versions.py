@@ -11,7 +11,7 @@ from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewErro
 from tests.lance_spark.views.views import clean, compact, make_source, nothing_changes, rows_of, watched
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(3, tests=2)
+pytestmark = pytest.mark.sample(3, tests=3)
 
 # Versions of the source
 
@@ -77,6 +77,7 @@ def test_versions_of_the_source_that_were_cleaned_up(db: Connection, log: Log) -
     pair.refresh([22])
 
 
+@pytest.mark.long
 def test_the_version_shown_is_kept_by_a_tag_and_those_after_it_are_cleaned_up(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     pair.source.to_lance().tags.create("kept", 1)

@@ -29,7 +29,7 @@ from lance_spark.views.spark.text import parse, shorten_qualifiers, tokens_of
 from tests.lance_spark.views.views import ID, clean, compact, forge, make_source, nothing_changes, rows_shown
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(4, tests=3)
+pytestmark = pytest.mark.sample(8, tests=5)
 
 
 def with_ids(frame: DataFrame) -> list[dict[str, Any]]:

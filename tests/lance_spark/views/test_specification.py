@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Job, RefreshJobResult, Table, chunker, udf, udtf
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.lance_spark.write.appends import files_in, unused_files
 from tests.strategies import facts, schemas, tables
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 
 def save(df: DataFrame, path: str, mode: str = "append", **options: object) -> None:

@@ -31,7 +31,7 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
 from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 

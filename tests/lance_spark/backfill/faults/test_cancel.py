@@ -27,7 +27,7 @@ from tests.support.faults import (
 )
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(1, tests=3)]
 
 STOPS_S = 15.0
 """Spark gives a Python worker two seconds before a kill, and this machine may be busy."""

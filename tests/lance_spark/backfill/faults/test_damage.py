@@ -13,7 +13,7 @@ import lance_spark
 from lance_spark.errors import TableUnwritableError
 from tests.support.faults import BATCH, SLOTS, Lab, checkpoint_files, run, run_and_fail, wrong_rows
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 ROWS = 60
 
@@ -70,6 +70,7 @@ def values_files(table: lance_spark.Table) -> dict[int, Path]:
     return {int(path.name.partition("-")[0]): path for path in files}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ranges", [False, True], ids=["whole fragment", "ranges"])
 @pytest.mark.parametrize(
     "damage",

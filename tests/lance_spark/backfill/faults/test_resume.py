@@ -19,7 +19,7 @@ from tests.support.faults import (
 )
 from udf_runtime.policies import skip_on_error
 
-pytestmark = pytest.mark.sample(1, tests=3)
+pytestmark = pytest.mark.sample(1, tests=5)
 
 WHOLE = {"task_size": 1000}
 NULLS = [x for x in range(120) if x % 7 == 3]

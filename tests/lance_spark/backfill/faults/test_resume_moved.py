@@ -26,7 +26,7 @@ from tests.support.faults import (
 from tests.support.waiting import eventually
 from udf_runtime.policies import skip_on_error
 
-pytestmark = pytest.mark.sample(1, tests=2)
+pytestmark = pytest.mark.sample(1, tests=3)
 
 either_row_ids = pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable row ids", "row addresses"])
 
