@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_spark.jvm.gateway import is_classic
-from udf_runtime.execute.isolation.device_list import list_devices
+from udf_runtime.execute.isolation.devices import list_devices
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +18,7 @@ def list_local_devices(spark: SparkSession) -> tuple[str, ...]:
     """Returns the ids of the GPUs of a local session's machine.
 
     Order: the resources of the driver (`spark.driver.resource.gpu.amount` and `.discoveryScript`),
-    then :func:`udf_runtime.execute.isolation.device_list.list_devices`. Over Spark Connect, a Spark
+    then :func:`udf_runtime.execute.isolation.devices.list_devices`. Over Spark Connect, a Spark
     job of one task lists the devices of the server's machine.
     """
     if not is_classic(spark):

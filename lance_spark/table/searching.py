@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lance_spark.errors import OptionError
-from lance_spark.indexes.tokens import tokenize
+from lance_spark.indexes.listing import tokenize
 from lance_spark.ingest.streams import is_spark
 from lance_spark.queries.text import FullTextQuery
 from lance_spark.search.batch import BatchSearch, batch_search_of

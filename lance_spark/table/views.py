@@ -1,8 +1,10 @@
-"""Materialized views: a part of the facade of a table."""
+"""Materialized views, and the report of a table: parts of its facade."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from lance_spark.arguments import takes
 from lance_spark.commit.schema_change import change_schema, set_schema_metadata
@@ -10,7 +12,8 @@ from lance_spark.dml.results import ChangeResult
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.progress import Progress
 from lance_spark.jobs.results import RefreshJobResult
-from lance_spark.table.reports import TableReports
+from lance_spark.report.report import Report, ReportedTable, make_report
+from lance_spark.table.versions import TableVersions
 from lance_spark.views.definition import AUTO_REFRESH_KEY, existing_view, is_auto_refreshed
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.refresh import RefreshJob
@@ -19,6 +22,46 @@ from lance_spark.views.request import RefreshRequest
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+
+
+class TableReports(TableVersions):
+    """The methods of :class:`lance_spark.Table` for people who would rather look."""
+
+    def report(self) -> Report:
+        """Returns a page about the jobs and the state of the table.
+
+        Shows the latest version of the table or the branch: running and ended jobs with their
+        errors, versions, computed columns, the lag of a view, and streams that write. Reads
+        metadata, histories and records, and up to 64 MiB of rows per computed column. Starts no
+        Spark session. The page has the latest 200 jobs.
+
+        Raises:
+            TableNotFoundError: The table was dropped.
+
+        Example:
+            ```python
+            import lance_spark
+            from lance_spark import udf
+
+
+            @udf
+            def double(price: int) -> int:
+                return 2 * price
+
+
+            db = lance_spark.connect("library")
+            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
+            books.add_columns({"double": double})
+            books.backfill("double")
+            report = books.report()
+            report.save("report.html")
+            assert (report.jobs, report.running) == (1, 0)
+            ```
+        """
+        return make_report(self.uri, [self._reported()], total=None, spark=SparkSession.getActiveSession())
+
+    def _reported(self) -> ReportedTable:
+        return ReportedTable(name=self.name, uri=self.uri, ref=self._latest, checkpoints=self._checkpoint)
 
 
 class TableViews(TableReports):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -14,7 +15,7 @@ from lance_spark.columns.binding import find_auto_backfilled
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import (
     LanceSparkError,
     OptionError,
@@ -28,7 +29,6 @@ from lance_spark.options.statements import check_statement_options
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
-from lance_spark.sql.catalog.lineage import lineage_properties
 from lance_spark.sql.catalog.location import CatalogLocation
 from lance_spark.sql.catalog.metadata_tables import TABLES
 from lance_spark.sql.catalog.table_definition import TableDefinition, is_free_property, read_user_properties
@@ -52,6 +52,10 @@ _COMMENTS = {
 _MOMENT = ("branch", "version", "timestamp")
 SHAPE_OPTIONS = ("columns", "with_row_id", "with_row_address", "with_row_versions", "blob_handling")
 """Read options that decide a table's columns and their types."""
+
+LINEAGE_NAME = "openlineage.dataset.name"
+LINEAGE_NAMESPACE = "openlineage.dataset.namespace"
+"""Properties of a table with its identity for the Spark listener of OpenLineage."""
 
 
 class SimilarTableError(TableNotFoundError):
@@ -433,3 +437,14 @@ def _write_nothing(ref: DatasetRef, schema: StructType, options: Mapping[str, st
 def _refuse_existing(ref: DatasetRef) -> None:
     if ref.exists():
         raise TableExistsError(ref.uri, hint="choose another name, or CREATE OR REPLACE it")
+
+
+def lineage_properties(uri: str) -> dict[str, str]:
+    """Returns the identity of the table at a location, by OpenLineage's rules for stores.
+
+    The namespace of a local file is `file`, and the namespace of an object is its bucket.
+    """
+    if is_local(uri):
+        return {LINEAGE_NAMESPACE: "file", LINEAGE_NAME: uri}
+    parts = urlsplit(uri)
+    return {LINEAGE_NAMESPACE: f"{parts.scheme}://{parts.netloc}", LINEAGE_NAME: parts.path.strip("/")}

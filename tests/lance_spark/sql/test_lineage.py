@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lance_spark.sql.catalog.lineage import NAME_PROPERTY, NAMESPACE_PROPERTY, lineage_properties
+from lance_spark.sql.catalog.tables import LINEAGE_NAME, LINEAGE_NAMESPACE, lineage_properties
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from lance_spark.sql.catalog.lineage import NAME_PROPERTY, NAMESPACE_PROPERTY, l
     ],
 )
 def test_a_location_has_a_namespace_and_a_name(uri: str, namespace: str, name: str):
-    assert lineage_properties(uri) == {NAMESPACE_PROPERTY: namespace, NAME_PROPERTY: name}
+    assert lineage_properties(uri) == {LINEAGE_NAMESPACE: namespace, LINEAGE_NAME: name}

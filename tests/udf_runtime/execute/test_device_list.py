@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from udf_runtime.execute.isolation import device_list
-from udf_runtime.execute.isolation.device_list import list_devices
-from udf_runtime.execute.isolation.devices import DEVICE_VARIABLES
+from udf_runtime.execute.isolation import devices
+from udf_runtime.execute.isolation.devices import DEVICE_VARIABLES, list_devices
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +16,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in DEVICE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(device_list, "_NVIDIA_FOLDER", str(tmp_path / "gpus"))
-    device_list._list_nvidia.cache_clear()
+    monkeypatch.setattr(devices, "_NVIDIA_FOLDER", str(tmp_path / "gpus"))
+    devices._list_nvidia.cache_clear()
     return tmp_path
 
 
