@@ -16,13 +16,14 @@ from lance_spark.columns.binding import Binding
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
-from lance_spark.dataset import FOLDER, DatasetRef, branches_of, normalize_uri
+from lance_spark.dataset import FOLDER, DatasetRef, branches_of
 from lance_spark.display import Displayable
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.reader_process import empty_caches
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.row_errors import ErrorRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
+from lance_spark.locations import normalize_uri
 from lance_spark.storage.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of

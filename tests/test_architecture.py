@@ -37,6 +37,7 @@ LAYERS = [
         "errors",
         "interpreter",
         "lance_compat",
+        "locations",
         "metrics",
         "namespaces",
         "options",

@@ -11,9 +11,10 @@ from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.columns.binding import Binding
 from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
-from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
+from lance_spark.locations import normalize_uri
 from lance_spark.staging.area import staged_jobs
 from lance_spark.staging.orphans import moment_before, remove_orphans
 from lance_spark.storage.objects import LanceObjects, checkpoint_place, checkpoint_store

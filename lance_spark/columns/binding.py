@@ -25,9 +25,10 @@ from lance_spark.commit.conflicts.identity import (
     FieldIdentity,
     field_identities,
 )
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
+from lance_spark.locations import is_local
 from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
 from lance_spark.storage.objects import LanceObjects, objects_of_table
 from lance_spark.stored_json import Kinds, check_fields, load_object

@@ -24,7 +24,7 @@ from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, find_job
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
     CommitError,
@@ -34,6 +34,7 @@ from lance_spark.errors import (
     TableNotFoundError,
 )
 from lance_spark.lance_compat import plain
+from lance_spark.locations import is_local
 from lance_spark.metrics import measure_commit
 from lance_spark.namespaces.access import is_managed
 from lance_spark.namespaces.errors import NamespaceError

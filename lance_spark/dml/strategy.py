@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import DatasetRef
+from lance_spark.locations import is_local
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.planning.sizes import bound_row, measure_row
 from lance_spark.session.sessions import known_slots

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from lance_spark.commit.attempt import this_user
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import Status
+from lance_spark.locations import is_local
 from lance_spark.staging.area import new_id
 from lance_spark.storage.parallel_calls import begin_call
 

@@ -23,10 +23,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_spark.dataset import DatasetRef, forget_open_datasets, is_local
+from lance_spark.dataset import DatasetRef, forget_open_datasets
 from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
 from lance_spark.lance_compat import load_lance
+from lance_spark.locations import is_local
 from udf_runtime.execute.isolation.protocol.frames import Tag, read_frame, wait_readable, write_frame
 
 _ANSWER_TIMEOUT_S = 60.0

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.schema_change import change_schema, open_or_create, set_config
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
     CommitError,
     DamagedFileError,
@@ -30,6 +30,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.merging_append import MergingAppend
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
 from lance_spark.jobs.table_files import KEPT_VERSIONS, DamagedFile, paths_of
+from lance_spark.locations import is_local
 from lance_spark.storage.objects import LanceObjects
 
 if TYPE_CHECKING:

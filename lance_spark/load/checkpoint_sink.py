@@ -20,10 +20,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.backfill.task.computation import CheckpointBuffer
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
-from lance_spark.dataset import is_local
 from lance_spark.errors import SourceKeysError, counted
 from lance_spark.load.columns import value_field
 from lance_spark.load.joined_files import JoinedFiles
+from lance_spark.locations import is_local
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.ingest.rows import to_reader
 from lance_spark.ingest.staging import LocalRows, discard, stage
@@ -31,6 +31,7 @@ from lance_spark.load.files import (
 )
 from lance_spark.load.request import SourceFormat
 from lance_spark.load.source_alignment import SourceAlignment, align_source
+from lance_spark.locations import normalize_uri
 from lance_spark.staging.area import Staging
 from lance_spark.storage.file_systems import ARROW_SCHEMES, FileSystem
 from lance_spark.types import ReadConverter, to_spark_schema

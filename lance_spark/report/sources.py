@@ -6,8 +6,9 @@ with the options of the view's store, only to tables next to the view.
 
 from __future__ import annotations
 
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError
+from lance_spark.locations import is_local
 from lance_spark.namespaces.access import access_of, plain_location
 from lance_spark.namespaces.reference import NamespaceTable
 from lance_spark.views.definition import ViewDefinition

@@ -13,10 +13,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.jvm.jar import load
+from lance_spark.locations import normalize_uri
 from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options.io_options import STORAGE_PREFIX
 from lance_spark.pushdown.rule import enable_pushdown

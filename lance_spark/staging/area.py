@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import find_job, named_files
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
     CommitError,
@@ -64,6 +64,7 @@ from lance_spark.errors import (
     refusals_as_errors,
 )
 from lance_spark.interpreter import end_quietly
+from lance_spark.locations import is_local
 from lance_spark.staging.attempt import Attempt, remove_if_empty
 from lance_spark.staging.data_files import (
     Leftovers,

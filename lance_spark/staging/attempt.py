@@ -8,8 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import is_local
 from lance_spark.errors import CommitError, LanceSparkError
+from lance_spark.locations import is_local
 from lance_spark.staging.data_file import StagedFile
 from lance_spark.staging.data_files import delete_data_files
 

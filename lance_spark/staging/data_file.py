@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.dataset import is_local
 from lance_spark.errors import TableUnwritableError, refusals_as_errors
+from lance_spark.locations import is_local
 from lance_spark.staging.blobs import BlobEncoder, file_field
 from lance_spark.staging.file_layout import FileLayout, explain_refusal
 from lance_spark.types.layout import from_start

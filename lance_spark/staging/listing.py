@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lance_spark.dataset import is_local
+from lance_spark.locations import is_local
 
 _LISTED_NAMES = 1000
 """Names per request of a listing."""

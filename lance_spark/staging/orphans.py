@@ -8,8 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
-from lance_spark.dataset import DatasetRef, count_data_files, is_local
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
+from lance_spark.locations import is_local
 from lance_spark.staging import area
 from lance_spark.staging.area import OPEN_FILES, Staging, abort, logger, made_at, staged_jobs
 from lance_spark.version_times import version_at

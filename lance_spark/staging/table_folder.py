@@ -13,8 +13,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import IntEnum
 
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
+from lance_spark.locations import is_local
 from lance_spark.storage.objects import LanceObjects, open_session
 from lance_spark.storage.parallel_calls import in_parallel
 from udf_runtime.checkpoint import LocalObjects

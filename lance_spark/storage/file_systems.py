@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_spark.dataset import is_local, normalize_uri
 from lance_spark.errors import OptionError
+from lance_spark.locations import is_local, normalize_uri
 
 FileSystem: TypeAlias = Any
 """A `pyarrow.fs.FileSystem`."""

@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import FOLDER, DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import LanceSparkError, OptionError, TableUnreadableError, refusals_as_errors
 from lance_spark.lance_compat import is_unanswered, load_lance, plain
+from lance_spark.locations import is_local, normalize_uri
 from lance_spark.namespaces.access import renewal_arguments
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 

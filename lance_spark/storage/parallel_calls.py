@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from lance_spark.dataset import is_local
+from lance_spark.locations import is_local
 
 _S = TypeVar("_S")
 _T = TypeVar("_T")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.commit_loop import open_head
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import NoLocationError, OptionError, TableNotFoundError
+from lance_spark.locations import is_local, normalize_uri
 from lance_spark.options.io_options import WriteOptions
 from lance_spark.options.statements import check_statement_options, statement_options
 from lance_spark.options.values import parse_names

@@ -33,7 +33,7 @@ from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.rows.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, count_data_files, is_local
+from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -46,6 +46,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult, Status
 from lance_spark.lance_compat import path_of
+from lance_spark.locations import is_local
 from lance_spark.rebase.source_changes import ChangedFragments, affected
 from lance_spark.session.sessions import cancel
 from lance_spark.spark_jobs.failures import SparkFailure

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructFiel
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef, is_local
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -23,6 +23,7 @@ from lance_spark.errors import (
     UnsupportedTypeError,
     VersionNotFoundError,
 )
+from lance_spark.locations import is_local
 from lance_spark.options.io_options import WriteOptions
 from lance_spark.rebase.snapshot import check_still_there
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID

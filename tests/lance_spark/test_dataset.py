@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import lance_sessions
-from lance_spark.dataset import DatasetRef, incarnation_of, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, incarnation_of, table_exists
 from lance_spark.errors import (
     OptionError,
     SnapshotError,
@@ -24,6 +24,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     VersionNotFoundError,
 )
+from lance_spark.locations import normalize_uri
 from lance_spark.options.io_options import ReadOptions
 from lance_spark.version_times import version_at
 

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import lance_spark
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
+from lance_spark.locations import is_local, normalize_uri
 from lance_spark.options.io_options import ReadOptions
 from lance_spark.sql.catalog.location import CatalogLocation
 from lance_spark.storage.file_systems import file_system_of
@@ -51,6 +54,13 @@ SPELLINGS = {
     "gs:///": "gs://bucket/path",
 }
 
+CUT = {
+    "s3://b/a#b.lance": "s3://b/a%23b.lance",
+    "az://c/a?b.lance": "az://c/a%3Fb.lance",
+    "file-object-store:///a#b?c": "file-object-store:///a%23b%3Fc",
+    "s3+ddb://b/a#b?ddbTableName=t": "s3+ddb://b/a%23b",
+}
+
 
 def origins_of(root: str) -> dict[str, object]:
     """Returns the options of a catalog that the driver's program registered."""
@@ -79,13 +89,13 @@ OF_PYARROW = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
 def takes(entry: str, uri: str) -> bool:
     """Tells whether an entry point takes the text for a wrong location."""
     if entry == "source":
-        return uri.partition("://")[0] not in OF_PYARROW
+        return uri.partition("://")[0] not in OF_PYARROW and uri not in CUT
     return entry != "sql path" or "/" in uri  # in SQL a name without a slash is no path
 
 
 @pytest.mark.parametrize(
     ("entry", "uri", "spelling"),
-    [(entry, *spelling) for entry in ENTRIES for spelling in SPELLINGS.items() if takes(entry, spelling[0])],
+    [(entry, *spelling) for entry in ENTRIES for spelling in (SPELLINGS | CUT).items() if takes(entry, spelling[0])],
 )
 def test_a_location_that_no_store_has_is_refused_with_the_right_spelling(
     entry: str, uri: str, spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +112,34 @@ def test_no_location_is_not_the_working_directory(uri: str):
     for entry in ("connect", "cleanup", "last_commit", "checkpoint"):
         with pytest.raises(OptionError):
             ENTRIES[entry](uri)
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%41"])
+def test_a_name_that_lance_reads_as_another_is_refused_on_stores(name: str, tmp_path: Path):
+    """Lance drops the rest of a URI after the first two signs, and decodes the third."""
+    remote = lance_spark.connect(f"file-object-store://{tmp_path}", progress=False)
+    for refused in (
+        lambda: remote.create_table(name, [{"id": 1}]),
+        lambda: remote.open_table(name),
+        lambda: remote.drop_table(name),
+        lambda: CatalogLocation.of({"catalog": "c", "origins": origins_of("s3://b")}).uri_of(name),
+        lambda: CatalogLocation.of({"catalog": "c", "origins": origins_of("s3://b"), "namespace": [name]}).folder,
+    ):
+        with pytest.raises(OptionError, match="on an object store without #, \\? and %"):
+            refused()
+    assert picture(tmp_path) == {}
+    local = lance_spark.connect(str(tmp_path), progress=False)
+    local.create_table(name, [{"id": 1}])
+    local.open_table(name).add([{"id": 2}])
+    assert local.table_names() == [name] and local.open_table(name).count_rows() == 2
+
+
+def test_an_escaped_sign_in_a_uri_is_part_of_the_name(tmp_path: Path):
+    uri = f"file-object-store://{tmp_path}/a%23b.lance"
+    lance.write_dataset(pa.table({"id": [1]}), uri)
+    table = open_table(uri)
+    table.add([{"id": 2}])
+    assert os.listdir(tmp_path) == ["a#b.lance"] and table.count_rows() == 2
 
 
 def test_locations_that_are_understood():

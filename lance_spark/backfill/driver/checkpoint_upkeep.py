@@ -19,7 +19,7 @@ from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import store_of, target_files
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
-from lance_spark.dataset import DatasetRef, is_local, tags_of
+from lance_spark.dataset import DatasetRef, tags_of
 from lance_spark.errors import (
     CommitImpossibleError,
     CommitOutcomeUnknownError,
@@ -27,6 +27,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.jobs.history import JobHistory
+from lance_spark.locations import is_local
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import finish, staged_jobs
 from lance_spark.staging.orphans import referenced_files

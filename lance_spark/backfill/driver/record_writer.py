@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from lance_spark.backfill.driver.checkpoint_upkeep import remove_expired
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.commit.attempt import this_user
-from lance_spark.dataset import is_local
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.jobs.row_errors import RowError
+from lance_spark.locations import is_local
 from lance_spark.storage.parallel_calls import in_thread
 
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
-from lance_spark.dataset import is_local
+from lance_spark.locations import is_local
 from lance_spark.staging.area import Staging
 
 T = TypeVar("T")

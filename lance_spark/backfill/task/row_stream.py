@@ -25,7 +25,7 @@ from lance_spark.backfill.request import WHOLE_FRAGMENT_ROWS
 from lance_spark.backfill.task.computation import Computation, UdfCalls
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.backfill.task.overlap import ReadAhead
-from lance_spark.dataset import is_local
+from lance_spark.locations import is_local
 from lance_spark.rows.input_reader import BATCH_BYTES
 from lance_spark.rows.merge import Chunk
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of

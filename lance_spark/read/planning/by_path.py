@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
+from lance_spark.locations import normalize_uri
 from lance_spark.options.io_options import STORAGE_PREFIX, TABLE_OPTION, ReadOptions
 from lance_spark.options.statements import options_of_create_table
 from lance_spark.read.columns import TABLE_METADATA

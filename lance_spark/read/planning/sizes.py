@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.dataset import is_local
 from lance_spark.errors import panics_as_errors
+from lance_spark.locations import is_local
 from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, requested_columns, storage_type
 
 if TYPE_CHECKING:

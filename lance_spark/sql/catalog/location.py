@@ -11,8 +11,9 @@ from urllib.parse import unquote
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
+from lance_spark.locations import is_local, is_misread, normalize_uri
 from lance_spark.options.io_options import STORAGE_PREFIX
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, IMPLEMENTATION, ROOT, setting_of, trusted_options
 from lance_spark.storage.objects import MOST_NAME_BYTES, open_session
@@ -80,10 +81,11 @@ class CatalogLocation:
         """Location of the namespace."""
         for part in self.namespace:
             is_long = is_local(self.root) and len(os.fsencode(part)) > MOST_NAME_BYTES
-            if part.endswith(TABLE_SUFFIX) or not is_folder_name(part) or is_long:
+            if part.endswith(TABLE_SUFFIX) or not is_folder_name(part) or is_long or is_misread(self.root, part):
                 accepted = (
                     "the name of a folder: not empty, in one line, without slashes, not beginning with a dot or an "
-                    f"underscore, not ending in {TABLE_SUFFIX}, and at most {MOST_NAME_BYTES} bytes on a file system"
+                    f"underscore, not ending in {TABLE_SUFFIX}, at most {MOST_NAME_BYTES} bytes on a file system, and "
+                    "on an object store without #, ? and %"
                 )
                 raise OptionError("namespace", part, accepted)
         return "/".join((self.root, *self.namespace))

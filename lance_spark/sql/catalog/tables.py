@@ -15,7 +15,7 @@ from lance_spark.columns.binding import find_auto_backfilled
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     LanceSparkError,
     OptionError,
@@ -24,6 +24,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.jobs.tables import ERRORS, JOBS, refuse_links, table_ref
+from lance_spark.locations import is_local
 from lance_spark.options.io_options import METADATA_OPTION, ReadOptions, WriteOptions
 from lance_spark.options.statements import check_statement_options
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA

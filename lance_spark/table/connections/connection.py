@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import capture, choose_default
 from lance_spark.errors import (
     OptionError,
@@ -25,6 +25,7 @@ from lance_spark.errors import (
 from lance_spark.ingest.rows import Data, write_rows
 from lance_spark.ingest.streams import storable_field
 from lance_spark.ingest.vectors import OnBadVectors, VectorRepair
+from lance_spark.locations import is_local, normalize_uri
 from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options.io_options import check_number
 from lance_spark.pushdown.rule import enable_pushdown

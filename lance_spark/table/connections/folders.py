@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from lance_spark.dataset import DatasetRef, branches_of, is_local
+from lance_spark.dataset import DatasetRef, branches_of
 from lance_spark.environments.stored import StoredManifests, archives_beside
 from lance_spark.errors import (
     OptionError,
@@ -16,6 +16,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     UnsupportedOperationError,
 )
+from lance_spark.locations import is_local, is_misread
 from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from lance_spark.storage.objects import MOST_NAME_BYTES, LanceObjects, open_session
 from lance_spark.storage.parallel_calls import in_parallel
@@ -34,10 +35,11 @@ def table_uri(folder: str, name: str) -> str:
     Raises:
         OptionError: No table can have the name.
     """
-    if not is_folder_name(name) or (is_local(folder) and len(f"{name}{SUFFIX}".encode()) > MOST_NAME_BYTES):
+    is_long = is_local(folder) and is_folder_name(name) and len(f"{name}{SUFFIX}".encode()) > MOST_NAME_BYTES
+    if not is_folder_name(name) or is_long or is_misread(folder, name):
         accepted = (
             "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore, "
-            f"and with {SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system"
+            f"with {SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system, and on an object store without #, ? and %"
         )
         if isinstance(name, str) and "/" in name:
             accepted += ". lance_spark.open_table(path) opens a table by its path"

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.locations import normalize_uri
 from lance_spark.namespaces.reference import NamespaceClientSpec
 
 _STABLE_ROW_IDS, _STORAGE_VERSION = "new_table_enable_stable_row_ids", "new_table_data_storage_version"
