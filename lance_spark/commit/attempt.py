@@ -60,13 +60,14 @@ class Unknown:
     Attributes:
         error: The failure of the store.
         has_landed: Whether the commit made a version, and only its check has no answer.
-        in_flight: Whether the request of the commit may still arrive, unless the commit has landed.
+        in_flight: Tells whether the request of the commit may still arrive, unless the commit has
+            landed. The loop asks after later rounds, which may find the commit.
     """
 
     race: ClassVar[bool] = False
     error: Exception
     has_landed: bool = False
-    in_flight: bool = True
+    in_flight: Callable[[], bool] = lambda: True
 
     @property
     def lasts(self) -> bool:

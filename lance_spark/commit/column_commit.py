@@ -36,9 +36,16 @@ from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import targets_in
+from lance_spark.commit.dropped import OpenedVersion, TableDroppedError
 from lance_spark.commit.verify import Stage, file_named, refuse_lost_files, replace_data, same_columns, take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, counted
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    counted,
+)
 from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
@@ -150,6 +157,7 @@ class _ColumnCommit:
         files: Names of all files of the job in any version.
         again: Whether a concurrent commit may have landed just before the last commit.
         landed: The version made by the last commit; None if its answer was lost.
+        opened: The version that the first round opened.
     """
 
     request: ColumnCommitRequest
@@ -161,6 +169,7 @@ class _ColumnCommit:
     files: set[str] = field(default_factory=set)
     again: bool = False
     landed: lance.LanceDataset | None = None
+    opened: OpenedVersion | None = None
 
     def run(self, since: int) -> CommitResult:
         """Commits until no concurrent commit has landed just before the job's commit.
@@ -173,6 +182,8 @@ class _ColumnCommit:
             try:
                 self._refuse_endless(slips, time.monotonic() - began)
                 result = self._commit_once(since)
+            except TableDroppedError as error:
+                raise CommitImpossibleError(str(error), uri=self.request.snapshot.uri) from error
             except BaseException as error:
                 if self.first is None or self._stays_after(error):
                     raise
@@ -191,7 +202,15 @@ class _ColumnCommit:
         history = self.planner.history
         opened, history.opened = history.opened, None
         try:
-            result = commit_job(request.snapshot, request.job_id, since, self._run_round, request.policy, head=opened)
+            result = commit_job(
+                request.snapshot,
+                request.job_id,
+                since,
+                self._run_round,
+                request.policy,
+                head=opened,
+                refuses_dropped=True,
+            )
         except CommitOutcomeUnknownError:
             raise
         except CommitError as error:
@@ -225,6 +244,8 @@ class _ColumnCommit:
         if self.again and self.landed is not None:
             dataset = self.landed  # judge commits up to the landed version, not later commits
         self.again = False
+        if self.opened is None and dataset is not None:
+            self.opened = OpenedVersion.of(dataset)
         transaction = self.request.change.transaction
         if transaction is not None and self.first is None and dataset is not None:
             # A second commit of the transaction after this check has the same values.
@@ -265,7 +286,14 @@ class _ColumnCommit:
 
     def _land(self, plan: CommitPlan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
         """Validates a landed commit."""
-        refuse_lost_files(self.request.snapshot, result.version, plan.parts, self.request.stage)
+        refuse_lost_files(
+            self.request.snapshot,
+            result.version,
+            plan.parts,
+            self.request.stage,
+            head=plan.head,
+            opened=self.opened or OpenedVersion.of(plan.head.dataset),
+        )
         self.again, self.landed = result.version != plan.head.dataset.version + 1, landed
         return self._note(plan, result)
 

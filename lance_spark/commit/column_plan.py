@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +33,8 @@ from lance_spark.errors import (
     CommitImpossibleError,
     CommitOutcomeUnknownError,
     TableNotFoundError,
-    TableUnreadableError,
 )
-from lance_spark.lance_compat import plain
+from lance_spark.lance_compat import path_of, plain
 
 if TYPE_CHECKING:
     import lance
@@ -104,6 +102,7 @@ class ColumnCommitPlanner:
         token: Token in the metadata of the columns added by this commit; None before.
         addition: The version before an addition of columns, and its token. None before, and after
             the check that the addition has undone no commit.
+        last_head: The version of the last look.
         blanks: Names of the files of NULLs added by this commit.
         rebased: Results of the rebaser for the latest planned version.
         landed: The plan that was committed last.
@@ -116,6 +115,7 @@ class ColumnCommitPlanner:
     input_ids: Sequence[int]
     token: str | None = None
     addition: tuple[int, str] | None = None
+    last_head: Head | None = None
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
     landed: CommitPlan | None = None
@@ -137,7 +137,7 @@ class ColumnCommitPlanner:
             recreation = "" if dataset is None else f" and recreated since version {change.read_version} was read"
             raise CommitImpossibleError(f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri)
         self.history.look(dataset, change.read_version)
-        head = Head.of(dataset)
+        head = self.last_head = Head.of(dataset)
         if self.addition is not None and any(column.token == self.addition[1] for column in head.fields):
             self.token = self.addition[1]  # the answer was lost
         return head
@@ -290,8 +290,19 @@ class ColumnCommitPlanner:
         unknown = self._check_addition(head.dataset)
         if unknown is not None:
             return unknown
-        request, targets = self.request, targets_in(head, change)
-        return fill_gaps(head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage)
+        request, targets, earlier = self.request, targets_in(head, change), frozenset(self.blanks)
+        outcome = fill_gaps(
+            head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage
+        )
+        if isinstance(outcome, Unknown):
+            names = self.blanks - earlier
+            return replace(outcome, in_flight=lambda: not self._has_files(names))
+        return outcome
+
+    def _has_files(self, names: Collection[str]) -> bool:
+        """Tells whether the version of the last look names all these files."""
+        fragments = () if self.last_head is None else self.last_head.fragments.values()
+        return {path_of(file) for fragment in fragments for file in fragment.files}.issuperset(names)
 
     def _add_columns(
         self, dataset: lance.LanceDataset, columns: Sequence[pa.Field[Any]]
@@ -305,7 +316,9 @@ class ColumnCommitPlanner:
         if outcome is not None:
             if isinstance(outcome, Lost):
                 self.addition = earlier
-            return outcome
+                return outcome
+            token = self.addition[1]
+            return replace(outcome, in_flight=lambda: self.token != token)
         self.token = self.addition[1]
         # The handle is at the new version now.
         self.history.note_merge(dataset, before)
@@ -320,25 +333,27 @@ class ColumnCommitPlanner:
         if unknown is None:
             self.addition = None
             return None
-        return Unknown(error=unknown.error, in_flight=False)  # the values were not sent
+        return Unknown(error=unknown.error, in_flight=lambda: False)  # the values were not sent
 
     def refuse_unchecked(self, error: CommitError) -> None:
-        """Raises after a failed commit, if its new columns are in the table without their check.
+        """Checks the commit's new columns after its failure, if their check is not done.
 
         Raises:
-            CommitOutcomeUnknownError: The table has the columns, or may have the columns.
+            CommitOutcomeUnknownError: The columns may have undone commits of other writers, or the
+                store failed at the check.
         """
         if self.addition is None:
             return
-        before, token = self.addition
-        with contextlib.suppress(TableNotFoundError):
-            try:
-                fields = field_identities(self.request.snapshot.open_latest().lance_schema)
-                names = [column.name for column in fields if column.token == token]
-            except TableUnreadableError:
-                names = self.request.change.new_columns.names
-            if names:
-                raise _unchecked_columns(self.request.snapshot.uri, names, before, error) from error
+        snapshot, (before, token) = self.request.snapshot, self.addition
+        try:
+            latest = snapshot.open_latest()
+            if any(column.token == token for column in field_identities(latest.lance_schema)):
+                refuse_undone(latest, before, token)
+        except TableNotFoundError:
+            return
+        except OSError as failure:
+            names = self.request.change.new_columns.names
+            raise _unchecked_columns(snapshot.uri, names, before, failure) from error
 
     def file_columns(self, head: Head) -> list[str]:
         """Returns the present names of the target columns, in the order of the column files."""
@@ -396,7 +411,7 @@ class ColumnCommitPlanner:
         )
 
 
-def _unchecked_columns(uri: str, names: Sequence[str], before: int, error: CommitError) -> CommitOutcomeUnknownError:
+def _unchecked_columns(uri: str, names: Sequence[str], before: int, error: Exception) -> CommitOutcomeUnknownError:
     return CommitOutcomeUnknownError(
         f"The new columns {', '.join(map(repr, names))} were added as all NULL, and the store failed before the check "
         f"of commits at the same moment: {plain(error.__cause__ or error)}. Table: {uri}, after version {before}. The "

@@ -18,11 +18,12 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, find_job
+from lance_spark.commit.dropped import OpenedVersion, refuse_dropped
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
@@ -141,7 +142,17 @@ Check = Callable[["lance.LanceDataset", int], None]
 """Checks a landed version (first argument) against the version that the round opened (the number).
 Raises if the commits between the two do not fit."""
 
-_T = TypeVar("_T")
+
+class HasVersion(Protocol):
+    """The result of a commit. The version is None, or is no later version, without a commit."""
+
+    @property
+    def version(self) -> int | None:
+        """The number of the version."""
+
+
+_T = TypeVar("_T", bound=HasVersion)
+_Evaluation = TypeVar("_Evaluation")
 
 Round = Callable[["lance.LanceDataset | None", int], _T | Lost | Unknown]
 """Builds the operation for the latest version (None: no table) and commits once. The number counts
@@ -157,12 +168,12 @@ def commit_job(
     *,
     check: Check | None = None,
     head: lance.LanceDataset | None = None,
+    refuses_dropped: bool = False,
 ) -> CommitResult:
     """Commits the result of a job, as :func:`commit_with_retries` does.
 
     Each round first searches the versions after `since` for the job's own transaction. `check`
-    validates a commit whose reply was lost. `head` is the latest version, if the caller has just
-    opened the table.
+    validates a commit whose reply was lost. The other arguments are those of the function.
     """
     looked_at: dict[int, int] = {}
 
@@ -184,7 +195,9 @@ def commit_job(
         f"The files of job {job_id} are kept. Call lance_spark.last_commit(path) when the store answers again. Write "
         "again unless the last commit is of this job."
     )
-    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice, head=head)
+    return commit_with_retries(
+        ref, noted_round, find, policy, since=since, advice=advice, head=head, refuses_dropped=refuses_dropped
+    )
 
 
 def _open_landed(ref: DatasetRef, head: lance.LanceDataset, version: int) -> lance.LanceDataset:
@@ -207,6 +220,14 @@ def _cleaned_up(ref: DatasetRef, error: Exception) -> CommitOutcomeUnknownError:
     )
 
 
+def _unchecked(ref: DatasetRef, error: Exception) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"The commit made a version, and the store failed before the check that the table still exists: "
+        f"{plain(error)}. Table: {ref.uri}. Compare the table with what was written when the store answers.",
+        uri=ref.uri,
+    )
+
+
 def _dropped(ref: DatasetRef) -> CommitConflictError:
     return CommitConflictError(
         f"The table was deleted right after the commit, before its check. Table: {ref.uri}. The table is not made "
@@ -224,6 +245,7 @@ def commit_with_retries(
     since: int,
     advice: str,
     head: lance.LanceDataset | None = None,
+    refuses_dropped: bool = False,
 ) -> _T:
     """Runs rounds until a round commits or raises, or the policy ends the loop. The only such loop.
 
@@ -236,18 +258,29 @@ def commit_with_retries(
         since: The first round searches the versions after this number for an earlier attempt.
         advice: What to do if the store does not answer, as the end of the error.
         head: The latest version, if the caller has just opened the table.
+        refuses_dropped: Whether the rounds themselves refuse a table that was deleted at the moment
+            of the commit.
 
     Raises:
-        CommitConflictError: Other writers kept committing first.
+        CommitConflictError: Other writers kept committing first, or a concurrent writer deleted the
+            table at the moment of the commit.
         CommitOutcomeUnknownError: The store did not answer, and the commit may or may not have
             happened. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
     loop = _CommitLoop(
-        ref=ref, one_round=one_round, find=find, rounds=Rounds(policy=policy), since=since, advice=advice, head=head
+        ref=ref,
+        one_round=one_round,
+        find=find,
+        rounds=Rounds(policy=policy),
+        since=since,
+        advice=advice,
+        head=head,
+        refuses_dropped=refuses_dropped,
     )
     if f"/{FOLDER}/" in ref.uri:  # the history of jobs and the like
+        loop.refuses_dropped = True  # the commit of the table itself has the check
         return loop.run()
     with measure_commit(lambda: loop.rounds.retries):
         return loop.run()
@@ -259,9 +292,7 @@ class _CommitLoop(Generic[_T]):
 
     Attributes:
         head: The latest version, if the next round need not open the table.
-        unanswered: The error of the last attempt without an answer.
-        has_landed: Whether an attempt without an answer made a version. No other attempt follows.
-        in_flight: Number of attempts without an answer whose requests may still arrive.
+        unanswered: The attempts without an answer.
         refused: The error of a check that refused, and took back, a commit without an answer.
     """
 
@@ -272,10 +303,14 @@ class _CommitLoop(Generic[_T]):
     since: int
     advice: str
     head: lance.LanceDataset | None
-    unanswered: Exception | None = None
-    has_landed: bool = False
-    in_flight: int = 0
+    refuses_dropped: bool
+    unanswered: list[Unknown] = field(default_factory=list)
     refused: CommitError | None = None
+
+    @property
+    def has_landed(self) -> bool:
+        """Whether an attempt without an answer made a version. No other attempt follows."""
+        return any(unknown.has_landed for unknown in self.unanswered)
 
     def run(self) -> _T:
         while True:
@@ -283,19 +318,20 @@ class _CommitLoop(Generic[_T]):
             try:
                 outcome = self._run_round()
             except (OSError, CommitError) as error:
-                if self.unanswered is None or self._is_final(error):
+                if self._is_final(error):
                     _raise_typed(self.ref, error)
                 return self._resolve_unknown(error)
             if not isinstance(outcome, Lost | Unknown):
                 return outcome
             if isinstance(outcome, Unknown):
-                self.unanswered, self.has_landed = outcome.error, self.has_landed or outcome.has_landed
-                self.in_flight += outcome.in_flight and not outcome.has_landed
+                self.unanswered.append(outcome)
             _logger.debug("commit to %s did not land: %s", self.ref.uri, outcome.error)
             if outcome.lasts or not self.rounds.again(race=outcome.race):
                 break
-        if self.unanswered is not None:
-            return self._resolve_unknown(self.unanswered)
+        if self.has_landed or self._count_in_flight():
+            return self._resolve_unknown(self.unanswered[-1].error)
+        if isinstance(outcome, Unknown):
+            _raise_typed(self.ref, outcome.error)
         raise CommitConflictError(
             f"Other writers kept committing first, so the commit gave up after {self.rounds.retries} retries: "
             f"{plain(outcome.error)}. Table: {self.ref.uri}. Nothing was committed. Try again, or raise "
@@ -311,9 +347,27 @@ class _CommitLoop(Generic[_T]):
             if prior_result is not None:
                 return prior_result
             self.since = max(self.since, head.version)
-        if self.has_landed and self.unanswered is not None:
-            raise _dropped(self.ref) if head is None else _cleaned_up(self.ref, self.unanswered)
-        return self.one_round(head, self.rounds.retries)
+        if self.has_landed:
+            raise _dropped(self.ref) if head is None else _cleaned_up(self.ref, self.unanswered[-1].error)
+        opened = None if head is None or self.refuses_dropped else OpenedVersion.of(head)
+        outcome = self.one_round(head, self.rounds.retries)
+        if opened is not None and not isinstance(outcome, Lost | Unknown) and (outcome.version or 0) > opened.version:
+            self._refuse_dropped(opened)
+        return outcome
+
+    def _refuse_dropped(self, opened: OpenedVersion) -> None:
+        """Checks a landed commit, again if the store fails.
+
+        Raises:
+            TableDroppedError: A concurrent writer deleted the table.
+            CommitOutcomeUnknownError: The store failed at the check.
+        """
+        while True:
+            try:
+                return refuse_dropped(self.ref, opened)
+            except OSError as error:
+                if not self.rounds.again(race=False):
+                    raise _unchecked(self.ref, error) from error
 
     def _find(self, head: lance.LanceDataset) -> _T | None:
         """Returns the result of an earlier attempt, or None.
@@ -335,8 +389,14 @@ class _CommitLoop(Generic[_T]):
         """
         if isinstance(error, CommitOutcomeUnknownError):
             return True
-        in_flight = self.in_flight - (error is self.refused)
-        return isinstance(error, CommitError) and (in_flight <= 0 or self._is_settled())
+        in_flight = self._count_in_flight() - (error is self.refused)
+        if isinstance(error, CommitError):
+            return in_flight <= 0 or self._is_settled()
+        return in_flight <= 0 and not self.has_landed
+
+    def _count_in_flight(self) -> int:
+        """Returns the number of attempts without an answer whose requests may still arrive."""
+        return sum(unknown.in_flight() and not unknown.has_landed for unknown in self.unanswered)
 
     def _is_settled(self) -> bool:
         """Tells whether a failed commit has ended.
@@ -410,8 +470,8 @@ class Outdated:
 
 
 def evaluate_until_committed(
-    evaluate_and_commit: Callable[[int], _T | Outdated], policy: CommitPolicy, *, subject: str
-) -> _T:
+    evaluate_and_commit: Callable[[int], _Evaluation | Outdated], policy: CommitPolicy, *, subject: str
+) -> _Evaluation:
     """Evaluates the latest version and commits, again while commits outdate the evaluation.
 
     The only such loop. The policy limits the attempts in sequence without progress. Attempts with

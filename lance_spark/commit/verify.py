@@ -12,6 +12,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_job
 from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between, fresh_events
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
+from lance_spark.commit.dropped import OpenedVersion, refuse_dropped
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitError,
@@ -21,7 +22,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     counted,
 )
-from lance_spark.lance_compat import plain
+from lance_spark.lance_compat import path_of, plain
 
 if TYPE_CHECKING:
     import lance
@@ -175,43 +176,50 @@ def _gaps(head: Head, fragments: Sequence[int], targets: Sequence[FieldIdentity]
     return gaps
 
 
-_LATEST_MANIFEST = (1 << 64) - 1
-"""A manifest's name is this number minus its version, so a listing begins with the latest."""
-
 _SOME = 16
-"""Number of fragments in a message, and of fragments whose other files reveal a deleted table."""
+"""Number of fragments in a message."""
 
 
-def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, FragmentColumns], stage: Stage) -> None:
-    """Raises if the version refers to files of its commit that do not exist.
+def refuse_lost_files(
+    snapshot: DatasetRef,
+    version: int,
+    parts: Mapping[int, FragmentColumns],
+    stage: Stage,
+    *,
+    head: Head,
+    opened: OpenedVersion,
+) -> None:
+    """Raises if the version refers to files of its commit, or of `head`, that do not exist.
 
     Lance commits files without an error even if a cleanup of unreferenced files, or a deletion of
     the whole table, has just deleted the files. Fragments that were compacted, deleted or filled
     again since the commit have lost nothing: a cleanup of old versions may delete their files.
 
     Raises:
-        CommitImpossibleError: The whole table was deleted.
+        TableDroppedError: The whole table was deleted since the version `opened`.
+        CommitImpossibleError: The whole table was deleted, with the new version.
         CommitOutcomeUnknownError: Files are missing.
     """
-    missing_names = set(stage.missing([part.staged.name for part in parts.values()]))
+    staged_names = [part.staged.name for part in parts.values()]
+    older_name = _name_older_file(head, parts)
+    missing_names = set(stage.missing([*staged_names, *filter(None, [older_name])]))
+    if older_name is None or older_name in missing_names:
+        refuse_dropped(snapshot, opened)
+    missing_names.discard(older_name or "")
     if not missing_names:
         return
     # Open the latest version after the file check: a cleanup never deletes files of this version.
     try:
         latest = Head.of(snapshot.open_latest())
     except TableNotFoundError as error:
-        raise _deleted(snapshot, "Nothing was committed. Write the table again.") from error
+        raise CommitImpossibleError(
+            f"The table was deleted during the commit of the values. Table: {snapshot.uri}. Nothing was committed. "
+            "Write the table again.",
+            uri=snapshot.uri,
+        ) from error
     lost = [number for number, part in parts.items() if _names_missing_file(latest, number, part, missing_names)]
     if not lost:
         return
-    if _is_table_deleted(latest, lost[:_SOME], missing_names, stage):
-        # Lance commits even so: to a new folder, or to a table that was created again.
-        raise _deleted(
-            snapshot,
-            f"Version {version} there names files that are gone. Delete "
-            f"_versions/{_LATEST_MANIFEST - version}.manifest, in older tables {version}.manifest, and the folder "
-            "unless it has other manifests.",
-        )
     numbers = f"{', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}"
     raise CommitOutcomeUnknownError(
         "A cleanup of unreferenced files deleted column files during their commit, so the columns cannot be read in "
@@ -222,25 +230,18 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     )
 
 
+def _name_older_file(head: Head, parts: Mapping[int, FragmentColumns]) -> str | None:
+    """Returns the name of a file that the table had before the commit, or None."""
+    # Only files in the table's own folder, not in the folder of a clone's source.
+    files = (file for number in parts for file in head.fragments[number].files if file.base_id is None)
+    return next(map(path_of, files), None)
+
+
 def _names_missing_file(latest: Head, number: int, part: FragmentColumns, missing_names: Collection[str]) -> bool:
     """Tells whether a fragment of the latest version names a committed file that is missing."""
     if part.staged.name not in missing_names or number not in latest.fragments:
         return False
     return file_named(latest.fragments[number], part.staged.name) is not None
-
-
-def _is_table_deleted(latest: Head, fragments: Sequence[int], missing_names: Collection[str], stage: Stage) -> bool:
-    """Tells whether all other files of fragments are missing too."""
-    # Only files in the table's own folder, not in the folder of a clone's source.
-    files = [file for number in fragments for file in latest.fragments[number].files if file.base_id is None]
-    other_names = [file.path for file in files if file.path not in missing_names]
-    return bool(other_names) and len(stage.missing(other_names)) == len(other_names)
-
-
-def _deleted(snapshot: DatasetRef, advice: str) -> CommitImpossibleError:
-    return CommitImpossibleError(
-        f"The table was deleted during the commit of the values. Table: {snapshot.uri}. {advice}", uri=snapshot.uri
-    )
 
 
 def take_back(

@@ -21,7 +21,13 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown
 from lance_spark.commit.rows import append_commit, compaction_commit, row_commit
 from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+)
 from lance_spark.staging.data_files import delete_unnamed_files
 from tests.lance_spark.commit import column_commits
 from tests.lance_spark.write import appends
@@ -145,9 +151,9 @@ def test_a_commit_of_column_files_is_known_or_unknown(
 VALUES = {key: key * 10 for key in range(30)}
 
 
-def write_new_column(path: str) -> tuple[Backfill, Any]:
+def write_new_column(path: str, **options: str) -> tuple[Backfill, Any]:
     """Returns a write of a new column `n` before its commit, and the answer of its task."""
-    job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
+    job = Backfill(path, "n", LongType(), options={"input_columns": "text", **options})
     return job, job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
 
 
@@ -259,6 +265,64 @@ def test_a_conflict_after_a_failed_check_of_an_addition_is_certain(
     with pytest.raises(CommitConflictError, match="'n'"):
         job.commit(message)
     assert set(column(path, "n").values()) == {5}
+    assert orphans(path) == set()
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+@pytest.mark.parametrize("ending", ["conflict", "races", "failure"])
+def test_a_failure_after_an_addition_without_an_answer_is_certain(
+    ending: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round finds the new columns, so no request may still arrive."""
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(f"{prefix}{path}", commit_max_retries="1")
+    add = column_plan.add_null_columns
+
+    def add_without_answer(*arguments: Any) -> Any:
+        assert add(*arguments) is None
+        return Unknown(error=OSError("connection reset by peer"))
+
+    def lose(*_: Any, **__: Any) -> Lost:
+        if ending == "conflict":
+            lance.dataset(path).drop_columns(["n"])
+            lance.dataset(path).add_columns({"n": "cast(5 as bigint)"})
+        elif ending == "failure":
+            monkeypatch.setattr("lance_spark.commit.commit_loop.open_head", unreachable)
+        return Lost(race=ending != "races", error=OSError("another writer came first"))
+
+    def unreachable(_: Any) -> Any:
+        raise OSError("connection reset by peer")
+
+    monkeypatch.setattr(column_plan, "add_null_columns", add_without_answer)
+    monkeypatch.setattr(column_commit, "attempt_commit", lose)
+    text = {"conflict": "'n'", "races": "Other writers kept committing", "failure": "failed before the commit"}[ending]
+    with pytest.raises(CommitConflictError if ending != "failure" else CommitError, match=text) as caught:
+        job.commit(message)
+    assert not isinstance(caught.value, CommitOutcomeUnknownError)
+    assert set(column(path, "n").values()) == {5 if ending == "conflict" else None}
+    assert orphans(path) == set()
+
+
+@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
+def test_a_conflict_in_the_round_that_finds_an_addition_is_certain(
+    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "t.lance")
+    make_table(path, c=pa.int64())
+    job, message = write_new_column(f"{prefix}{path}")
+    add = column_plan.add_null_columns
+
+    def add_without_answer(*arguments: Any) -> Any:
+        lance.dataset(path).update_config({"a": "b"})
+        assert add(*arguments) is None
+        lance.dataset(path).alter_columns({"path": "n", "name": "w"})
+        return Unknown(error=OSError("connection reset by peer"))
+
+    monkeypatch.setattr(column_plan, "add_null_columns", add_without_answer)
+    with pytest.raises(CommitImpossibleError, match="dropped or renamed after this job had added"):
+        job.commit(message)
+    assert set(column(path, "w").values()) == {None}
     assert orphans(path) == set()
 
 
