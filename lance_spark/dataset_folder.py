@@ -20,9 +20,9 @@ def describe_folder(folder: str) -> str:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."
     table_names = (name for name in names if is_folder[name] and os.path.isdir(f"{folder}/{name}/_versions"))
     if tables := list(itertools.islice(table_names, _SHOWN_TABLES + 1)):
-        shown = ", ".join(tables[:_SHOWN_TABLES])
+        names_of_tables = ", ".join(tables[:_SHOWN_TABLES])
         more = ", ..." if len(tables) > _SHOWN_TABLES else ""
-        return f"The folder has the tables {shown}{more}. Name one of them, such as {folder}/{tables[0]}."
+        return f"The folder has the tables {names_of_tables}{more}. Name one of them, such as {folder}/{tables[0]}."
     if any(name.endswith(".parquet") for name in names):
         return "The folder has Parquet files. Read them with spark.read.parquet(...)."
     return ABSENT

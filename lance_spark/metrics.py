@@ -164,7 +164,7 @@ def _make_reader(name: str) -> Any:  # noqa: ANN401 - a class of the SDK
     exporters = {entry.name: entry for entry in entry_points(group="opentelemetry_metrics_exporter")}
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").partition("/")[0]
     prefixes = (f"otlp_proto_{protocol}",) if name == "otlp" else ()
-    candidates = sorted(other for other in exporters if other == name or other.startswith(prefixes))
+    candidates = sorted(candidate for candidate in exporters if candidate == name or candidate.startswith(prefixes))
     if not candidates:
         raise LookupError(f"no installed package exports metrics to {name!r}")
     exporter = exporters[candidates[0]].load()()

@@ -342,8 +342,8 @@ class ArtifactError(UdfRuntimeError, RuntimeError):
     @staticmethod
     def parse(message: str) -> ArtifactError:
         """Returns the error with the message of another process."""
-        found = re.fullmatch(r"The artifact '(.*?)' cannot be copied: (.*) Location: (.*?)\. (.*)", message, re.DOTALL)
-        artifact, reason, location, hint = ("", message, "", "") if found is None else found.groups()
+        match = re.fullmatch(r"The artifact '(.*?)' cannot be copied: (.*) Location: (.*?)\. (.*)", message, re.DOTALL)
+        artifact, reason, location, hint = ("", message, "", "") if match is None else match.groups()
         return ArtifactError(artifact=artifact, location=location, reason=reason, hint=hint)
 
 

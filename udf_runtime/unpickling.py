@@ -32,8 +32,8 @@ def loads(payload: bytes) -> Any:  # noqa: ANN401 - as pickle has it
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
-        found = super().find_class(module, name)
-        return _set_state if name == _SET_STATE and module == cloudpickle.cloudpickle.__name__ else found
+        value = super().find_class(module, name)
+        return _set_state if name == _SET_STATE and module == cloudpickle.cloudpickle.__name__ else value
 
 
 def _set_state(cls: type, state: object) -> type:

@@ -252,7 +252,7 @@ class Agent:
             holder = self._take_lease(table)
             if holder:
                 return self._hold(step, "waiting", f"The agent in {holder} works on the table")
-            if self._ledger.left().is_nothing:
+            if self._ledger.remaining().is_nothing:
                 return self._hold(step, "waiting", BUDGET_IS_SPENT)
             share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
             planned = self._planner.planned_version(step)

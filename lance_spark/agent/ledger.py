@@ -36,7 +36,7 @@ class Spending:
     @property
     def is_nothing(self) -> bool:
         """Whether a limit leaves nothing for a job."""
-        return any(left is not None and left <= 0 for left in (self.calls, self.seconds, self.cost))
+        return any(amount is not None and amount <= 0 for amount in (self.calls, self.seconds, self.cost))
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Ledger:
         wait = min(self.settings.trigger.total_seconds() * 2.0 ** min(count, _MOST_DOUBLINGS), _HOUR_S)
         return count, at + wait - time.time()
 
-    def left(self) -> Spending:
+    def remaining(self) -> Spending:
         """Returns the rest of the budget of the last hour that no running job has reserved."""
         since = time.time() - _HOUR_S
         self._own_jobs = {job_id: job for job_id, job in self._own_jobs.items() if job[0] > since}
@@ -111,7 +111,7 @@ class Ledger:
 
     def reserve(self, job_id: str, free_jobs: int) -> Spending:
         """Reserves a share of the rest of the budget for a job, for one of the free places."""
-        rest = self.left()
+        rest = self.remaining()
         share = Spending(
             calls=None if rest.calls is None else max(1, rest.calls // free_jobs),
             seconds=None if rest.seconds is None else rest.seconds / free_jobs,

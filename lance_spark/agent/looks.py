@@ -148,12 +148,12 @@ def key_of(dataset: lance.LanceDataset) -> VersionKey:
 def in_order(looks: Iterable[TableLook]) -> Iterator[TableLook]:
     """Yields tables, each view after its source."""
     by_uri = {look.uri: look for look in looks}
-    seen: set[str] = set()
+    ordered_uris: set[str] = set()
     for start in by_uri.values():
         chain: list[TableLook] = []
         look: TableLook | None = start
-        while look is not None and look.uri not in seen:
-            seen.add(look.uri)
+        while look is not None and look.uri not in ordered_uris:
+            ordered_uris.add(look.uri)
             chain.append(look)
             look = by_uri.get(look.source_uri or "")
         yield from reversed(chain)

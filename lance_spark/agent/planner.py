@@ -78,15 +78,15 @@ class Planner:
 
     def plan(self, *, sample: int | None = None) -> AgentPlan:
         """Returns a plan of everything, with counted rows and estimates."""
-        return AgentPlan(steps=tuple(self._plan(_Counted(sample), is_quick=False)))
+        return AgentPlan(steps=tuple(self._plan(_ExactJudge(sample), is_quick=False)))
 
     def plan_changes(self) -> AgentPlan:
         """Returns a plan of the tables with changes since the last plan, without counts."""
-        return AgentPlan(steps=tuple(self._plan(_Quick(), is_quick=True)))
+        return AgentPlan(steps=tuple(self._plan(_QuickJudge(), is_quick=True)))
 
     def plan_due(self) -> AgentPlan:
         """Returns a plan of everything, without counts."""
-        return AgentPlan(steps=tuple(self._plan(_Quick(), is_quick=False)))
+        return AgentPlan(steps=tuple(self._plan(_QuickJudge(), is_quick=False)))
 
     def table_of(self, step: AgentStep) -> KeptTable:
         """Returns the table of a step.
@@ -134,20 +134,20 @@ class Planner:
                 steps += _refused_steps(look)
                 continue
             try:
-                seen = _with_source(look, versions)
-                own = list(self._steps_of(seen, steps, judge, is_quick=is_quick))
+                table_look = _with_source(look, versions)
+                own = list(self._steps_of(table_look, steps, judge, is_quick=is_quick))
             except JOB_ERRORS as error:
                 steps.append(_unreadable(look.name, look.uri, error))
                 continue
-            self._remember(seen, own)
+            self._remember(table_look, own)
             steps += own
         return steps
 
     def _list_tables(self) -> list[tuple[str, ...]]:
         """Returns the names of the tables, and forgets everything about dropped tables."""
         paths = list(self.source.list_tables())
-        for gone in self._tables.keys() - set(paths):
-            del self._tables[gone]
+        for dropped_path in self._tables.keys() - set(paths):
+            del self._tables[dropped_path]
         uris = {table.ref.uri for table in self._tables.values()}
         for uri in (self._memories.keys() | self._unsettled_since.keys()) - uris:
             self._memories.pop(uri, None)
@@ -167,9 +167,9 @@ class Planner:
         if look.uri not in self._memories:
             self.ledger.note_history(look.table.list_jobs())
         is_unchanged = is_quick and self._is_unchanged(look)
-        found: list[AgentStep] = []
+        due_steps: list[AgentStep] = []
         for candidate in _candidates(look, sort_groups(look.groups), earlier):
-            upstream = [step for step in (*earlier, *found) if step.key in candidate.after_keys and _is_open(step)]
+            upstream = [step for step in (*earlier, *due_steps) if step.key in candidate.after_keys and _is_open(step)]
             step = replace(
                 candidate,
                 after=tuple(step.name for step in upstream),
@@ -182,7 +182,7 @@ class Planner:
                 continue
             judged = self._judge(look, step, judge, upstream, is_quick=is_quick)
             if judged is not None:
-                found.append(judged)
+                due_steps.append(judged)
                 yield judged
 
     def _judge(
@@ -205,11 +205,11 @@ class Planner:
         return judged if reason is None else replace(judged, status="waiting", reason=reason)
 
     def _reason_to_wait(self, look: TableLook, upstream: Sequence[AgentStep], *, is_quick: bool) -> str | None:
-        if self.ledger.left().is_nothing:
+        if self.ledger.remaining().is_nothing:
             return BUDGET_IS_SPENT
-        held = [step.name for step in upstream if step.status != "due"]
-        if held:
-            return f"The inputs are not up to date: {', '.join(held)}"
+        waiting_inputs = [step.name for step in upstream if step.status != "due"]
+        if waiting_inputs:
+            return f"The inputs are not up to date: {', '.join(waiting_inputs)}"
         age_s = time.time() - look.committed_at.timestamp()
         debounce_s = self.settings.debounce.total_seconds()
         since = self._unsettled_since.setdefault(look.uri, time.time())
@@ -245,7 +245,7 @@ class Planner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Quick:
+class _QuickJudge:
     """Judges steps by bounds and records, without counts."""
 
     def judge(self, look: TableLook, step: AgentStep) -> AgentStep | None:
@@ -257,7 +257,7 @@ class _Quick:
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _ExactJudge:
     """Counts the rows of steps, and estimates time and cost.
 
     Attributes:
@@ -294,7 +294,7 @@ class _Counted:
         return _estimate(step, rows, ended, list(refreshes.values()), parts)
 
 
-_Judge = _Quick | _Counted
+_Judge = _QuickJudge | _ExactJudge
 
 
 def _estimate(

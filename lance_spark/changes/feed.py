@@ -188,9 +188,11 @@ def _check_names(requested: Sequence[str], names: Sequence[str]) -> None:
     """Checks that no column has the name of a column of Lance or of the feed."""
     if any(name.lower() in META_COLUMNS for name in requested):
         raise OptionError("columns", ", ".join(requested), "columns of the table, and the option with_row_id")
-    taken = sorted({field.name for field in _CHANGE_FIELDS} & {name.lower() for name in names})
-    if taken:
-        raise OptionError("columns", ", ".join(names), f"columns other than {', '.join(taken)}, names of the feed")
+    reserved_names = sorted({field.name for field in _CHANGE_FIELDS} & {name.lower() for name in names})
+    if reserved_names:
+        raise OptionError(
+            "columns", ", ".join(names), f"columns other than {', '.join(reserved_names)}, names of the feed"
+        )
 
 
 def _cast(values: pa.Array[Any], field: pa.Field[Any], version: VersionRows) -> pa.Array[Any]:

@@ -107,7 +107,7 @@ def noted_positions(ref: DatasetRef, most: int) -> list[NotedPosition]:
     """
     objects, moment = objects_beside(ref), datetime.now(UTC)
     names = sorted(filter(_NAME.fullmatch, objects.list_names(_FOLDER)))[:most]
-    return [noted for name in names if (noted := _read(objects, name, moment)) is not None]
+    return [position for name in names if (position := _read(objects, name, moment)) is not None]
 
 
 def first_needed_version(ref: DatasetRef) -> int | None:
@@ -129,9 +129,9 @@ def first_needed_version(ref: DatasetRef) -> int | None:
 def _read_versions(objects: LanceObjects, names: Iterator[str], moment: datetime) -> Iterator[int]:
     for name in names:
         path = f"{_FOLDER}/{name}"
-        noted = _read(objects, name, moment)
-        if noted is not None:
-            yield noted.version
+        position = _read(objects, name, moment)
+        if position is not None:
+            yield position.version
         else:
             objects.delete(path)
 

@@ -168,14 +168,14 @@ class RowFinder:
 
     def _of_kept(self, fragment_id: int, origin: Origin) -> Iterator[ChangedRows]:
         """Yields the changes of the rows of both versions."""
-        kept = RowSet.of(origin.mapping.new)
+        new_rows = RowSet.of(origin.mapping.new)
         changed = self._source.changed(fragment_id, origin) | self._changed_presence(fragment_id, origin)
         if self._query.filter is None:
             yield from self._updates(fragment_id, origin, changed)
             return
         old_rows = self._old.restrict(origin.fragment.id, RowSet.of(origin.mapping.old))
         matched = RowSet.of(origin.mapping.new[_mask(old_rows, origin.mapping.old)])
-        matches = self.after.restrict(fragment_id, kept)
+        matches = self.after.restrict(fragment_id, new_rows)
         yield from self._updates(fragment_id, origin, changed & matched & matches)
         yield ChangedRows(kind="insert", is_new=True, fragment_id=fragment_id, rows=matches - matched)
         lost = RowSet.of(origin.mapping.restrict_to(matched - matches).old)

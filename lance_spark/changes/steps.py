@@ -145,7 +145,7 @@ def pin_version(ref: DatasetRef, version: int) -> DatasetRef:
 
 
 def _is_kept(ref: DatasetRef, version: int) -> bool:
-    return any(kept["version"] == version for kept in ref.open().version_refs())
+    return any(reference["version"] == version for reference in ref.open().version_refs())
 
 
 def _begins(event: Event) -> bool:
@@ -154,7 +154,7 @@ def _begins(event: Event) -> bool:
 
 
 def _cleaned_up(ref: DatasetRef, lost: int, version: int) -> ChangeFeedError:
-    oldest = min(int(kept["version"]) for kept in ref.open().version_refs())
+    oldest = min(int(reference["version"]) for reference in ref.open().version_refs())
     return ChangeFeedError(
         f"The changes of version {version} cannot be read: version {lost} was cleaned up. The table is {ref.uri}, and "
         f"its oldest version is {oldest}. Begin with startingVersion {oldest + 1}, or read all rows of version "

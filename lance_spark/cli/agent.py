@@ -71,7 +71,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
 ) -> None:
     """Keeps columns with auto_backfill and views with auto_refresh up to date until SIGTERM."""
     db = _connect(root, namespace, properties, storage, partial(make_session, master), checkpoints)
-    made = db.agent(
+    agent = db.agent(
         allow=allow or (),
         claim=claim or (),
         max_jobs=max_jobs,
@@ -82,15 +82,15 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
         debounce=debounce,
     )
     if dry_run:
-        _print_plan(made.plan(), as_json=as_json)
+        _print_plan(agent.plan(), as_json=as_json)
         return
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("lance_spark.agent").setLevel(logging.INFO)
-    _stop_at_signals(db, made)
+    _stop_at_signals(db, agent)
     if not once:
-        made.run()
+        agent.run()
         return
-    plan = made.run_once()
+    plan = agent.run_once()
     _print_plan(plan, as_json=as_json)
     if any(step.status == "failed" for step in plan.steps):
         raise typer.Exit(1)
@@ -117,11 +117,11 @@ def _connect(
     )
 
 
-def _stop_at_signals(db: Connection, made: Agent) -> None:
+def _stop_at_signals(db: Connection, agent: Agent) -> None:
     """Stops the agent at SIGTERM and SIGINT."""
     _ = db.spark  # PySpark sets a handler of its own at the start of a session
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: made.stop())
+        signal.signal(number, lambda *_: agent.stop())
 
 
 def _print_plan(plan: AgentPlan, *, as_json: bool) -> None:

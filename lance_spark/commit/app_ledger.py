@@ -236,8 +236,8 @@ class AppLedger:
         """Deletes the records of a commit without a version, except records of other processes."""
         number = self.transaction.version
         with contextlib.suppress(OSError):  # the error of the commit matters more
-            done = self.read_done()
-            if done is not None and done.job_id == job_id:  # found before the commit was taken back
+            landed_commit = self.read_done()
+            if landed_commit is not None and landed_commit.job_id == job_id:  # found before the commit was taken back
                 self._delete([(number, "done")])
             if self._is_own(pending):
                 self._delete([(number, "begun")])

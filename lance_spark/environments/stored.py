@@ -151,12 +151,12 @@ class StoredManifests:
 
 
 def choose_default(
-    given: Manifest | str | None, spark: SparkSession | None, get: Callable[[str], Manifest]
+    requested: Manifest | str | None, spark: SparkSession | None, get: Callable[[str], Manifest]
 ) -> Manifest | None:
-    """Returns the manifest of UDFs without a manifest: as given, else the application's.
+    """Returns the default manifest of UDFs: the requested manifest, else the application's.
 
     Args:
-        given: The manifest, or its name.
+        requested: The manifest, or its name.
         spark: The session with the setting of the application.
         get: Returns the manifest of a name.
 
@@ -164,8 +164,8 @@ def choose_default(
         OptionError: The setting is neither JSON of a manifest nor a name, or a session SET the
             setting.
     """
-    if given is not None:
-        return get(given) if isinstance(given, str) else given
+    if requested is not None:
+        return get(requested) if isinstance(requested, str) else requested
     text = None if spark is None else application_setting(spark, DEFAULT_KEY)
     if not text:
         return None

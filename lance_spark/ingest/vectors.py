@@ -86,13 +86,13 @@ def _of_one_length(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     first, length = 0, None
     for batch in rows:
         lengths: Any = pc.list_value_length(batch.column(VECTOR_COLUMN))
-        for row, other in enumerate(lengths.to_pylist()):
-            length = other if length is None else length
-            if other not in (None, length):
+        for row, row_length in enumerate(lengths.to_pylist()):
+            length = row_length if length is None else length
+            if row_length not in (None, length):
                 raise ValueConversionError(
                     VECTOR_COLUMN,
                     first + row,
-                    f"the vector has {other} numbers, and the first vector has {length}",
+                    f"the vector has {row_length} numbers, and the first vector has {length}",
                     hint="Nothing was written. Set on_bad_vectors to drop, fill or null other vectors, or pass a "
                     "schema with lists",
                     rows="the data",

@@ -98,8 +98,8 @@ class MergingAppend:
         """Returns the rows of fragments; None for no fragment, or an unreadable fragment."""
         if not fragments:
             return None
-        written = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
-        known_rows = [rows for rows in written if rows is not None]
+        parts = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
+        known_rows = [rows for rows in parts if rows is not None]
         return pa.concat_tables(known_rows) if len(known_rows) == len(fragments) else self._read(head, fragments)
 
     def _read(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
@@ -129,7 +129,7 @@ class MergingAppend:
 def _keep(key: tuple[str, str], rows: pa.Table) -> None:
     with _lock:
         _written[key] = rows.combine_chunks()
-        while sum(kept.nbytes for kept in _written.values()) > _WRITTEN_BYTES:
+        while sum(part.nbytes for part in _written.values()) > _WRITTEN_BYTES:
             _written.popitem(last=False)
 
 

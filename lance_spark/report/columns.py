@@ -83,7 +83,7 @@ def _count(prepared: PreparedBackfill, columns: tuple[str, ...], udf: str) -> Co
     """Counts rows. Reads rows only of few small fragments; other counts are upper bounds."""
     unknown = [plan for plan in prepared.plans if plan.pending is None]
     scans = len(unknown) <= QUICK_FRAGMENTS and sum(plan.input_bytes for plan in unknown) <= QUICK_BYTES
-    plans = prepared.counted(scan=scans)
+    plans = prepared.with_counts(scan=scans)
     stale = count_stale(prepared, with_nulls=True, is_quick=True)
     pending = sum(plan.rows_to_do for plan in plans)
     return ColumnState(

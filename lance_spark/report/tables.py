@@ -93,8 +93,8 @@ def _view(view: ViewState) -> Markup | None:
 def _columns(table: TableState) -> Markup | None:
     heads = ("column", "UDF", "computed", "", "without a value", "failed", "stale")
     rows = [_column_row(state) for state in table.columns]
-    others = table.columns_total - len(rows)
-    more = element("p", f"{others:,} more computed columns are left out.", class_="quiet") if others else None
+    hidden = table.columns_total - len(rows)
+    more = element("p", f"{hidden:,} more computed columns are left out.", class_="quiet") if hidden else None
     result = grid(heads, rows)
     return None if result is None else join((result, more))
 
@@ -173,6 +173,6 @@ def _fields(table: TableState) -> Markup | None:
     content = facts([(show(name), show(type_)) for name, type_ in table.fields])
     if content is None:
         return None
-    others = table.fields_total - len(table.fields)
-    more = f", of which {len(table.fields):,} are shown" if others else ""
+    hidden = table.fields_total - len(table.fields)
+    more = f", of which {len(table.fields):,} are shown" if hidden else ""
     return fold(element("span", f"{counted(table.fields_total, 'column')}{more}"), content)

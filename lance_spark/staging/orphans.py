@@ -135,12 +135,12 @@ def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
     is logged: the caller's job has ended well.
     """
     unpinned = replace(ref, version=None)
-    made = made_at(staging.job_id)
+    created_at = made_at(staging.job_id)
     try:
         jobs = [job for job in staged_jobs(staging.uri, staging.storage_options) if job.startswith(family)]
         for job_id in jobs:
             older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
-            if made_at(job_id) < made and not _is_outcome_unknown(older):
+            if made_at(job_id) < created_at and not _is_outcome_unknown(older):
                 older.as_left(older.list_markers()).close_job()
                 # An attempt may begin until the end of its job.
                 older = older.as_left(older.list_markers())

@@ -180,8 +180,8 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
     def read_answer(self, values: Mapping[str, Any]) -> BatchRowsWritten:
         """Returns a task's answer from the values of :meth:`BatchRowsWritten.to_json`."""
         assert self.batch is not None  # as in `write`
-        written = self.batch.read_answer(values["written"])
-        return BatchRowsWritten(plan=self.batch, query_id=values["query_id"], written=written)
+        batch_rows = self.batch.read_answer(values["written"])
+        return BatchRowsWritten(plan=self.batch, query_id=values["query_id"], written=batch_rows)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Makes a version of a micro-batch, unless the table has the batch already.

@@ -60,11 +60,11 @@ def _join(ref: DatasetRef, most: int) -> int | None:
             if rows >= _MOST_ROWS:
                 break
             text = task.json()  # type: ignore[attr-defined]
-            written = CompactionTask(snapshot=snapshot, number=number, task=text).run()
-            if written.rewrite is None:
-                _LOG.warning("fragments of %s were not compacted: %s", ref.uri, written.error)
+            results = CompactionTask(snapshot=snapshot, number=number, task=text).run()
+            if results.rewrite is None:
+                _LOG.warning("fragments of %s were not compacted: %s", ref.uri, results.error)
             else:
-                parts.append(Compacted(olds=tuple(task.fragments), rewrite=written.rewrite))
+                parts.append(Compacted(olds=tuple(task.fragments), rewrite=results.rewrite))
                 rows += sum(fragment.num_rows for fragment in task.fragments)
         return _commit(ref, snapshot, basis, parts) if parts else None
     except CommitOutcomeUnknownError:
@@ -75,8 +75,8 @@ def _join(ref: DatasetRef, most: int) -> int | None:
 
 
 def _commit(ref: DatasetRef, snapshot: DatasetRef, basis: Basis, parts: list[Compacted]) -> int | None:
-    missing = functools.partial(missing_data_files, ref.uri, ref.storage_options)
-    outcome = commit_compacted(ref, basis, parts, missing=missing)
+    find_missing = functools.partial(missing_data_files, ref.uri, ref.storage_options)
+    outcome = commit_compacted(ref, basis, parts, missing=find_missing)
     for _, reason in outcome.lost:
         _LOG.info("fragments of %s were not compacted: %s", ref.uri, reason)
     _delete(snapshot, [part for part, _ in outcome.lost])

@@ -137,8 +137,8 @@ class _FrameColumns:
 
     @functools.cached_property
     def targets(self) -> list[str]:
-        others = {self.address, *self.verify}
-        return [name for name in self.source.names if name not in others]
+        key_columns = {self.address, *self.verify}
+        return [name for name in self.source.names if name not in key_columns]
 
     @functools.cached_property
     def existing(self) -> tuple[str, ...]:

@@ -226,11 +226,11 @@ def _class_names(error: BaseException) -> set[str]:
 def _find_causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an error and the errors behind it, as clients wrap them."""
     pending: list[object] = [error]
-    seen: list[object] = []
-    while pending and len(seen) < _MOST_CAUSES:
+    visited: list[object] = []
+    while pending and len(visited) < _MOST_CAUSES:
         cause = pending.pop(0)
-        if not isinstance(cause, BaseException) or any(cause is each for each in seen):
+        if not isinstance(cause, BaseException) or any(cause is each for each in visited):
             continue
-        seen.append(cause)
+        visited.append(cause)
         yield cause
         pending += [cause.__cause__, cause.__context__, _get(cause, "reason"), *cause.args]

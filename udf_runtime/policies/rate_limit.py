@@ -56,8 +56,8 @@ class RateLimit:
     def __reduce__(self) -> tuple[object, ...]:
         tokens = self.tokens
         # Only a process that calls the function unpickles it, with the packages of the UDF.
-        held = tokens if tokens is None or isinstance(tokens, _PickledFunction) else _PickledFunction(tokens)
-        return _rebuild_limit, (self.calls_per_minute, self.tokens_per_minute, held)
+        provider = tokens if tokens is None or isinstance(tokens, _PickledFunction) else _PickledFunction(tokens)
+        return _rebuild_limit, (self.calls_per_minute, self.tokens_per_minute, provider)
 
     def __post_init__(self) -> None:
         for name in ("calls_per_minute", "tokens_per_minute"):
@@ -113,9 +113,9 @@ class MinuteBudget:
     def wait_s(self, amount: float, at: float) -> float:
         """Returns the seconds until an amount may be spent; 0.0: now."""
         self._update(at)
-        missing = min(amount, self._most) - self._level
-        if missing > 1e-9:
-            return missing / self._limit * MINUTE_S
+        shortage = min(amount, self._most) - self._level
+        if shortage > 1e-9:
+            return shortage / self._limit * MINUTE_S
         if self._spent and self._spent_sum + amount > self._limit + 1e-9:
             return max(0.001, self._spent[0][1] + MINUTE_S - at)
         return 0.0

@@ -94,10 +94,10 @@ def work_of(prepared: PreparedBackfill, current: Collection[int]) -> tuple[Fragm
     Raises:
         As :meth:`PreparedBackfill.counted`.
     """
-    plans = prepared.counted()
+    plans = prepared.with_counts()
     unknown = {plan.fragment_id for plan in prepared.plans if plan.pending is None}
     settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown.union(current)]
-    record_values(prepared, {plan.fragment_id: plan.done.skip for plan in settled}, current)
+    record_values(prepared, {plan.fragment_id: plan.recorded_rows.skip for plan in settled}, current)
     return tuple(plan for plan in plans if plan.rows_to_do)
 
 

@@ -60,16 +60,18 @@ def check_resources(spark: SparkSession, requested: Resources, *, strict: bool) 
 def _missing_gpus(spark: SparkSession, requested: float | None) -> str | None:
     if not requested:
         return None
-    asked = counted(requested, "GPU")
+    request = counted(requested, "GPU")
     if is_local(spark):
         number = len(list_local_devices(spark))
-        return None if requested <= number else f"{asked}, and this machine has {number} ({_LOCAL_SOURCES}): {_REMEDY}"
+        return (
+            None if requested <= number else f"{request}, and this machine has {number} ({_LOCAL_SOURCES}): {_REMEDY}"
+        )
     available = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
     if requested > available:
-        return f"{asked}, and an executor has {available:g} (spark.executor.resource.gpu.amount): {_REMEDY}"
+        return f"{request}, and an executor has {available:g} (spark.executor.resource.gpu.amount): {_REMEDY}"
     if has_profiles(spark) or spark.conf.get("spark.task.resource.gpu.amount", None):
         return None
-    return f"{asked}, and Spark has no resource profiles with this master: set spark.task.resource.gpu.amount"
+    return f"{request}, and Spark has no resource profiles with this master: set spark.task.resource.gpu.amount"
 
 
 def _missing_cpus(spark: SparkSession, requested: float | None) -> str | None:

@@ -53,7 +53,7 @@ class FragmentPlan:
 
     Attributes:
         physical_rows: All rows of the fragment, deleted rows included.
-        done: Known results of earlier runs.
+        recorded_rows: Known results of earlier runs.
         pending: Rows to compute or to take from checkpoints in a first round; None if they were not
             counted.
         search: Whether values may exist, in checkpoints or in recorded files.
@@ -64,7 +64,7 @@ class FragmentPlan:
     fragment_id: int
     physical_rows: int
     live_rows: int
-    done: FragmentRows
+    recorded_rows: FragmentRows
     pending: int | None
     search: bool
     has_checkpoints: bool = True
@@ -73,7 +73,7 @@ class FragmentPlan:
     def rows(self, history: ValueHistory) -> RangeRows:
         """Returns the rows of the fragment in a first round."""
         fragment, prior_rows = history.rows.existing_fragment(self.fragment_id), first_round_rows(self.physical_rows)
-        return RangeRows(history, fragment, (0, self.physical_rows), self.done, prior_rows)
+        return RangeRows(history, fragment, (0, self.physical_rows), self.recorded_rows, prior_rows)
 
     @property
     def rows_to_do(self) -> int:
@@ -124,7 +124,7 @@ def plan_fragments(
                 fragment_id=fragment.id,
                 physical_rows=fragment.physical_rows,
                 live_rows=live,
-                done=recorded_rows,
+                recorded_rows=recorded_rows,
                 pending=_pending(spec, fragment, live, records, recorded_rows.skip),
                 search=has_checkpoints or fragment.id in recorded,
                 has_checkpoints=has_checkpoints,
@@ -238,7 +238,7 @@ def _work_of(plan: FragmentPlan, start: int, stop: int, ranges: tuple[tuple[int,
         start=start,
         stop=stop,
         ranges=ranges,
-        done=plan.done,
+        done=plan.recorded_rows,
         search=plan.search,
         has_checkpoints=plan.has_checkpoints,
     )

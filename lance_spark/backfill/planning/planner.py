@@ -84,10 +84,10 @@ class PreparedBackfill:
         return frozenset(plan.fragment_id for plan in self.plans)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with work, as :meth:`counted` does."""
-        return tuple(plan for plan in self.counted(scan=scan) if plan.rows_to_do)
+        """Returns the fragments with work, as :meth:`with_counts` does."""
+        return tuple(plan for plan in self.with_counts(scan=scan) if plan.rows_to_do)
 
-    def counted(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
+    def with_counts(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
         """Returns the fragments with the counts of their rows.
 
         `scan` counts the rows of fragments with a scan of the filter's columns, if the manifest and
@@ -110,7 +110,7 @@ class PreparedBackfill:
         fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans]
         for addresses in matching_addresses(self.dataset, fragments, text):
             for fragment, first, end in runs_of(fragments_of(addresses)):
-                skip = plans[fragment].done.skip
+                skip = plans[fragment].recorded_rows.skip
                 counts[fragment] += end - first
                 if skip:
                     counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
@@ -320,8 +320,8 @@ def _bases(
     sources = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
-    moved = _moved_records(_own_records(records, spec), sources)
-    bases = _computed_at(ref, moved, _unmatched(entries, set() if unknown else set(sources.values())))
+    moved_records = _moved_records(_own_records(records, spec), sources)
+    bases = _computed_at(ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values())))
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if stale:

@@ -33,7 +33,7 @@ class RangeRows:
     Attributes:
         span: All rows of the range.
         live: The rows without deleted rows.
-        done: Known results of earlier runs.
+        recorded_rows: Known results of earlier runs.
         prior: Results of earlier rounds of the job.
     """
 
@@ -42,13 +42,13 @@ class RangeRows:
         history: ValueHistory,
         fragment: LanceFragment,
         span: tuple[int, int],
-        done: FragmentRows,
+        recorded_rows: FragmentRows,
         prior: PriorRoundRows,
     ) -> None:
         self.fragment = fragment
         self.span = RowSet.span(*span)
         self._range = span
-        self.done = done
+        self.recorded_rows = recorded_rows
         self.prior = prior
         self.dataset = history.rows.dataset
         self._spec = history.spec
@@ -134,7 +134,7 @@ class RowSelector(ABC):
         """Tells whether all results of a job replace calls."""
         return True
 
-    def served_by_any_job(self, rows: RangeRows, missing: RowSet) -> RowSet:  # noqa: ARG002 - of the interface
+    def served_by_any_job(self, rows: RangeRows, missing_rows: RowSet) -> RowSet:  # noqa: ARG002 - of the interface
         """Returns rows for which also the results of jobs without :meth:`is_served_by` serve."""
         return RowSet.empty()
 
@@ -152,8 +152,8 @@ class RowSelector(ABC):
             # Values written by this job moved with their rows.
             unknown &= rows.with_value()
         # If the table certainly has this UDF's values of these inputs, no value must be put back.
-        computed = (prior.computed & rows.live) - rows.done.computed
-        return computed | unknown | (unfinished - rows.done.skip - prior.failed)
+        computed = (prior.computed & rows.live) - rows.recorded_rows.computed
+        return computed | unknown | (unfinished - rows.recorded_rows.skip - prior.failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,11 +168,11 @@ class RowsWithoutValue(RowSelector):
 
     def select(self, rows: RangeRows) -> RowSet:
         """Returns the rows without a value or with changed inputs."""
-        done, prior, unknown = rows.done, rows.prior, rows.prior.unknown & rows.live
+        results, prior, unknown = rows.recorded_rows, rows.prior, rows.prior.unknown & rows.live
         empty = rows.without_value() & prior.covered
-        settled = done.skip | prior.kept.nulls | prior.failed
+        settled = results.skip | prior.kept.nulls | prior.failed
         # The rows without a value at the start of the job are unknown.
-        lost = (prior.lost & rows.live) - empty - unknown - done.computed
+        lost = (prior.lost & rows.live) - empty - unknown - results.computed
         return (empty - settled) | (prior.changed & rows.live) | unknown | rows.judge(lost).stale
 
     def filter_of(self, columns: Sequence[str]) -> str | None:
@@ -208,11 +208,11 @@ class MatchingRows(RowSelector):
         """Tells whether a job is this job or a resumed job."""
         return job_id in self.serving_jobs
 
-    def served_by_any_job(self, rows: RangeRows, missing: RowSet) -> RowSet:
+    def served_by_any_job(self, rows: RangeRows, missing_rows: RowSet) -> RowSet:
         """Returns the rows without a value, except rows computed as NULL."""
         # Recorded results in the fragment's present file are values or NULLs.
-        unknown = missing - rows.done.computed
-        return unknown & rows.without_value() - rows.done.nulls if unknown else unknown
+        unknown = missing_rows - rows.recorded_rows.computed
+        return unknown & rows.without_value() - rows.recorded_rows.nulls if unknown else unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +226,7 @@ class OutdatedRows(RowSelector):
 
     def select(self, rows: RangeRows) -> RowSet:
         """Returns the unfinished rows without a current value, and the computed rows."""
-        unfinished = (rows.prior.unfinished & rows.live) - rows.done.skip
+        unfinished = (rows.prior.unfinished & rows.live) - rows.recorded_rows.skip
         if rows.prior.have_moved:
             # Only rows without a current value may be refused.
             unfinished = self._matching(rows, rows.without_current_value(unfinished))

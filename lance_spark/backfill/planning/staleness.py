@@ -59,7 +59,7 @@ def count_stale(
     if not suspects:
         return StaleCount()
     if not _are_comparable(suspects, is_quick=is_quick):
-        most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
+        most = sum(max(0, plan.live_rows - len(plan.recorded_rows.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
     context = RoundContext(spec)
     history = ValueHistory(context, SnapshotRows(prepared.dataset))
@@ -85,11 +85,11 @@ def _is_suspect(prepared: PreparedBackfill, plan: FragmentPlan) -> bool:
     handle = prepared.dataset.get_fragment(plan.fragment_id)
     if handle is None or not has_values(handle.metadata, prepared.spec.target_ids):
         return False
-    if len(plan.done.computed) >= plan.physical_rows:
+    if len(plan.recorded_rows.computed) >= plan.physical_rows:
         return False
     records = prepared.spec.records
     current = RowSet.empty() if records is None else current_rows(prepared.spec, handle.metadata, records)
-    return len(plan.done.computed | current) < plan.physical_rows
+    return len(plan.recorded_rows.computed | current) < plan.physical_rows
 
 
 def _stale_rows(
@@ -100,7 +100,7 @@ def _stale_rows(
     suspects = within.with_value()
     if with_nulls:
         suspects |= computed_once(spec, within.fragment.metadata, context.records) & within.live
-    suspects -= plan.done.computed
+    suspects -= plan.recorded_rows.computed
     if suspects and but_selected and spec.where is not None:
         suspects -= within.matching(spec.where)
     return within.judge(suspects)

@@ -155,19 +155,19 @@ class Records:
 
         The newest earlier record of a job with a row decides about the row.
         """
-        named = self._older_with_job(record)
-        if record.job_id or jobs.isdisjoint(older.job_id for older in named):
+        records_with_job = self._older_with_job(record)
+        if record.job_id or jobs.isdisjoint(older.job_id for older in records_with_job):
             yield record
             return
-        undecided = others = record.computed
-        for older in named:
+        undecided = rest = record.computed
+        for older in records_with_job:
             part = older.computed & undecided
             undecided -= part
             if part and older.job_id in jobs:
-                others -= part
+                rest -= part
                 yield replace(record, job_id=older.job_id, computed=part, nulls=record.nulls & part)
-        if others:
-            yield replace(record, computed=others, nulls=record.nulls & others)
+        if rest:
+            yield replace(record, computed=rest, nulls=record.nulls & rest)
 
     def _older_with_job(self, record: FragmentRecord) -> list[FragmentRecord]:
         """Returns the records of the same fragment and UDF up to a record's version, with a job."""

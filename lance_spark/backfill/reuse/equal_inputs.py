@@ -109,9 +109,9 @@ class EqualInputs:
             count += int(is_new.sum())
             if (sources >= 0).all():
                 break
-        found = np.flatnonzero(sources >= 0)
+        offsets = np.flatnonzero(sources >= 0)
         values = pa.concat_arrays([pa.array([], self._data_type), *map(self._values, pieces)])
-        return found, values.take(pa.array(sources[found]))
+        return offsets, values.take(pa.array(sources[offsets]))
 
     def _values(self, rows: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the values of the UDF in rows of the inputs and the target columns."""

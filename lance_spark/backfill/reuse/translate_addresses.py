@@ -31,16 +31,20 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
     )
 
 
-def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[int, list[int]]) -> Iterable[int]:
+def _translate(
+    ref: DatasetRef, head: SnapshotRows, version: int, offsets_by_fragment: dict[int, list[int]]
+) -> Iterable[int]:
     """Yields the latest addresses of rows of a version's fragments."""
     latest = head.dataset.version
     lineage = Lineage(head.dataset, min(version, latest), latest)
-    origins = Origins(open_base(ref, version), head, lineage, (), unchanged=wanted)
+    origins = Origins(open_base(ref, version), head, lineage, (), unchanged=offsets_by_fragment)
     for handle in head.dataset.get_fragments():
         fragment = handle.metadata
-        if wanted.keys().isdisjoint([fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())]):
+        if offsets_by_fragment.keys().isdisjoint(
+            [fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())]
+        ):
             continue
         for origin in origins.of(fragment).origins:
             # Without inputs, only rows moved by an update are not certainly the same.
-            rows = RowSet.of(wanted.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
+            rows = RowSet.of(offsets_by_fragment.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
             yield from (fragment.id << 32 | row for row in origin.mapping.new_rows(rows))

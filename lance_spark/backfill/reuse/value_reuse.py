@@ -170,49 +170,51 @@ class ValueFinder:
             self._own[key] = replace(own, failed=own.failed - own.computed), frozenset(files)
         return self._own[key]
 
-    def _reuse(self, reused: ReusedValues, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
+    def _reuse(
+        self, reused: ReusedValues, fragment: FragmentMetadata, missing_rows: RowSet, *, any_job: bool
+    ) -> RowSet:
         """Adds values from all fragments of the missing rows, and returns the missing rows."""
-        missing = self._reuse_from(reused, fragment, None, missing, any_job=any_job)
-        for older, mapping in self._compacted(fragment, self._spec.input_ids) if missing else ():
-            missing = self._reuse_from(reused, older, mapping, missing, any_job=any_job)
+        missing_rows = self._reuse_from(reused, fragment, None, missing_rows, any_job=any_job)
+        for older, mapping in self._compacted(fragment, self._spec.input_ids) if missing_rows else ():
+            missing_rows = self._reuse_from(reused, older, mapping, missing_rows, any_job=any_job)
         for version in self._spec.bases:
-            if not missing:
+            if not missing_rows:
                 break
             for origin in self.origins(version).of(fragment).origins:
-                rows = RowSet.of(origin.mapping.restrict_to(missing).new)
+                rows = RowSet.of(origin.mapping.restrict_to(missing_rows).new)
                 if not rows or not self._may_serve(origin, fragment):
                     continue
                 rows -= self.changed(version, fragment, origin, rows)
                 unserved = self._reuse_from(
                     reused, origin.fragment, origin.mapping.restrict_to(rows), rows, any_job=any_job
                 )
-                missing -= rows - unserved
-        return missing
+                missing_rows -= rows - unserved
+        return missing_rows
 
     def _reuse_from(
         self,
         reused: ReusedValues,
         fragment: FragmentMetadata,
         moved: RowMapping | None,
-        missing: RowSet,
+        missing_rows: RowSet,
         *,
         any_job: bool,
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
-        for file, computed in self._serving_files(fragment, any_job=any_job) if missing else ():
-            rows = self._reuse_file(reused, file, computed, moved, missing)
+        for file, computed in self._serving_files(fragment, any_job=any_job) if missing_rows else ():
+            rows = self._reuse_file(reused, file, computed, moved, missing_rows)
             reused.committed |= self._find_committed(file, fragment, moved, rows)
-            missing -= rows
-            if not missing:
+            missing_rows -= rows
+            if not missing_rows:
                 break
-        source, before = source_of(self._spec, fragment), missing
-        for entry in self._serving_checkpoints(source, any_job=any_job) if missing else ():
-            if missing:
-                missing -= self._reuse_checkpoint(reused, entry, source, moved, missing)
-        if moved is not None and missing != before:
+        source, before = source_of(self._spec, fragment), missing_rows
+        for entry in self._serving_checkpoints(source, any_job=any_job) if missing_rows else ():
+            if missing_rows:
+                missing_rows -= self._reuse_checkpoint(reused, entry, source, moved, missing_rows)
+        if moved is not None and missing_rows != before:
             # A driver that died after a commit has left its checkpoints.
-            reused.committed |= moved.new_rows(self._marked(fragment)) & (before - missing)
-        return missing
+            reused.committed |= moved.new_rows(self._marked(fragment)) & (before - missing_rows)
+        return missing_rows
 
     def _marked(self, fragment: FragmentMetadata) -> RowSet:
         """Returns the rows that a fragment's column file marks as computed as NULL."""
@@ -259,13 +261,13 @@ class ValueFinder:
         return sorted(entries, key=lambda entry: entry.job_id != self._spec.job_id)
 
     def _reuse_checkpoint(
-        self, reused: ReusedValues, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing: RowSet
+        self, reused: ReusedValues, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing_rows: RowSet
     ) -> RowSet:
         """Adds values of a batch's checkpoint, and returns their rows."""
         if moved is None:
-            rows = missing & RowSet.span(entry.start, entry.stop)
+            rows = missing_rows & RowSet.span(entry.start, entry.stop)
         else:
-            rows = missing & RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
+            rows = missing_rows & RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
         if not rows or entry.path in self.missing_files:
             return RowSet.empty()
         piece = CheckpointPiece(
@@ -285,17 +287,17 @@ class ValueFinder:
         return rows
 
     def _reuse_file(
-        self, reused: ReusedValues, file: str, computed: RowSet, moved: RowMapping | None, missing: RowSet
+        self, reused: ReusedValues, file: str, computed: RowSet, moved: RowMapping | None, missing_rows: RowSet
     ) -> RowSet:
         """Adds values of a column file, and returns their rows."""
         # Blobs of an uncommitted file are unreadable. Their values are in checkpoints.
         if not computed or self._spec.targets.blobs:
             return RowSet.empty()
         if moved is None:
-            offsets = at = (computed & missing).to_numpy()
+            offsets = at = (computed & missing_rows).to_numpy()
         else:
             old = computed.to_numpy()
-            offsets, inside = moved.restrict_to(missing).lookup(old)
+            offsets, inside = moved.restrict_to(missing_rows).lookup(old)
             order = np.argsort(offsets)
             offsets, at = offsets[order], old[inside][order]
         outputs = self._outputs_in(file) if len(offsets) else None

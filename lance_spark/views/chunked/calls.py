@@ -251,7 +251,7 @@ def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[Fragm
             fragment_id=fragment.fragment_id,
             physical_rows=fragment.metadata.physical_rows,
             live_rows=fragment.metadata.num_rows,
-            done=FragmentRows(),
+            recorded_rows=FragmentRows(),
             pending=None,
             search=search,
             input_bytes=int(fragment.metadata.physical_rows * row_bytes),

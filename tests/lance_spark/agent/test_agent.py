@@ -146,9 +146,9 @@ def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
     book = ledger.Ledger(settings)
     assert book.reserve("a", 2) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
     assert book.reserve("b", 1) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
-    assert book.left().is_nothing
+    assert book.remaining().is_nothing
     book.release("b")
-    assert book.left() == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.remaining() == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
 
 
 def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Connection, log: Log, flag: str):
@@ -196,7 +196,7 @@ def test_a_look_at_tables_without_changes_costs_few_requests(
     opened: list[str] = []
     latest = type(table._latest).open_latest
     monkeypatch.setattr(type(table._latest), "open_latest", lambda self: opened.append(self.uri) or latest(self))
-    monkeypatch.setattr(planner._Quick, "judge", lambda *_: pytest.fail("nothing has changed"))
+    monkeypatch.setattr(planner._QuickJudge, "judge", lambda *_: pytest.fail("nothing has changed"))
     assert agent._planner.plan_changes().steps == ()
     assert opened == [table.uri]
 
@@ -364,13 +364,13 @@ def test_the_end_of_a_job_of_another_agent_counts_and_own_jobs_count_once(agent:
     other = f"{ledger.JOB_PREFIX}{'0' * 32}"
     book.note_history([job_record(other, status="RUNNING")])
     book.note_history([job_record(other, rows_computed=30)])
-    assert book.left().calls == 70
+    assert book.remaining().calls == 70
     own = f"{ledger.JOB_PREFIX}{'1' * 32}"
     book.reserve(own, 1)
     result: Any = SimpleNamespace(rows_computed=5, seconds={}, backfills={})
     book.note_end(own, result)
     book.note_history([job_record(own, rows_computed=1)])
-    assert book.left().calls == 65
+    assert book.remaining().calls == 65
 
 
 def test_columns_come_after_their_inputs_in_little_time_and_cycles_end():

@@ -240,11 +240,11 @@ class DistinctCalls:
     def _split_new(self, inputs: pa.RecordBatch) -> tuple[_Calls, _Calls, np.ndarray]:
         """Returns inputs with values of `find`, the other inputs, and the place of each in both."""
         rows, values = (np.arange(0), None) if self._find is None else self._find(inputs)
-        others = np.delete(np.arange(inputs.num_rows), rows)
+        rest = np.delete(np.arange(inputs.num_rows), rows)
         order = np.empty(inputs.num_rows, np.int64)
-        order[np.concatenate([rows, others])] = np.arange(inputs.num_rows)
+        order[np.concatenate([rows, rest])] = np.arange(inputs.num_rows)
         empty = nulls(0, self._udf.data_type)
-        return _Calls(_take(inputs, rows), empty if values is None else values), _Calls(_take(inputs, others)), order
+        return _Calls(_take(inputs, rows), empty if values is None else values), _Calls(_take(inputs, rest)), order
 
     def _expand(self, result: BatchResult) -> BatchResult:
         """Returns the result of the first planned batch for the result of its distinct inputs."""
