@@ -33,7 +33,7 @@ STREAM_OPTIONS = (
     "maxbytespertrigger",
     "ready_columns",
 )
-"""Options by which a read without a change feed is a stream."""
+"""Options of a stream without a change feed."""
 
 _BY_PATH = "a read by path, without a schema: .load({!r})"
 
@@ -49,23 +49,23 @@ _INSTANT = "an ISO 8601 date and time, such as 2026-01-31T12:00:00Z"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions:
-    """Options of a change feed and of a stream; the metadata of each field documents it."""
+    """Options of a change feed and of a stream; the metadata documents each field."""
 
     path: str = option_field(
         parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
     )
-    branch: str | None = option_field(parse_branch, "the name of a branch", "Branch whose changes are read.")
+    branch: str | None = option_field(parse_branch, "the name of a branch", "Branch of the changes.")
     change_feed: bool = option_field(parse_boolean, "true or false", "Read changes instead of rows.", default=False)
     startingversion: int | Literal["latest"] | None = option_field(
         _parse_starting_version,
         "a version number, or latest for a stream",
-        "`startingVersion`: the first version whose changes are read. In a stream, `latest` skips all existing rows. "
+        "`startingVersion`: the first version of the feed. In a stream, `latest` skips all existing rows. "
         "Default of a stream: all rows of the latest version first.",
     )
     endingversion: int | None = option_field(
         parse_positive,
         "a version number",
-        "`endingVersion`: the last version whose changes are read. Default: the latest version.",
+        "`endingVersion`: the last version of the feed. Default: the latest version.",
     )
     startingtimestamp: datetime | None = option_field(
         parse_timestamp, _INSTANT, "`startingTimestamp`: read the changes of the versions from this time on."
@@ -144,7 +144,7 @@ class ChangeOptions:
         """Parses Spark's options.
 
         Raises:
-            OptionError: An option is unknown, malformed, or contradicts another one.
+            OptionError: An option is unknown, malformed, or contradicts another option.
         """
         requested = select_used_options(ReadOptions, options)
         if "version" in requested and FEED_OPTION in requested:
@@ -160,7 +160,7 @@ class ChangeOptions:
         return parsed
 
     def check_batch(self) -> None:
-        """Checks that the options fit a read that ends.
+        """Checks that the options fit a batch read.
 
         Raises:
             OptionError: An option is for streams, or an option is missing.
@@ -176,7 +176,7 @@ class ChangeOptions:
         """Checks that the options fit a stream.
 
         Raises:
-            OptionError: An option is for reads that end.
+            OptionError: An option is for batch reads.
         """
         for name in _BATCH_ONLY:
             self._refuse(name, "an option of reads that end: a stream continues, change by change")
@@ -184,7 +184,7 @@ class ChangeOptions:
             self._refuse("ready_columns", "an option of streams of new rows, without change_feed")
 
     def check_columns(self, names: Collection[str]) -> None:
-        """Checks that the columns of a read include those of a change feed.
+        """Checks that a read has the columns of a change feed.
 
         Raises:
             OptionError: Spark took the columns from a catalog or from the user.

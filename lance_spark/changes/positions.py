@@ -1,12 +1,12 @@
 """Positions of streams next to the table: :class:`PositionFile` and :func:`first_needed_version`.
 
-Streams that read a table have positions. Streams that write a table have the records of
+Streams from a table have positions. Streams into a table have the records of
 :mod:`lance_spark.commit.app_ledger`.
 
-    _lance_spark/streams/<stream>.json    the first version that the stream needs, and the time
+    _lance_spark/streams/<stream>.json    the first version needed by the stream, and the time
 
-A cleanup of old versions reads the positions. Spark's checkpoint alone decides where a stream
-continues. A stream renews its position with each micro-batch, and while it waits, once a day, or
+A cleanup of old versions reads the positions. Spark's checkpoint alone decides the continuation of
+a stream. A stream renews its position with each micro-batch, and while waiting, once a day, or
 some seconds after a failed write. A position expires after a week without renewal.
 
 Spark ends the process of a reader by a signal, so a reader cannot act at the end of its query.
@@ -86,11 +86,11 @@ class PositionFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedPosition:
-    """The position of a stream that reads a table.
+    """The position of a stream from a table.
 
     Attributes:
         stream: Digest of the stream's name.
-        version: The first version that the stream needs.
+        version: The first version needed by the stream.
         noted_at: Time of the position.
     """
 
@@ -100,7 +100,7 @@ class NotedPosition:
 
 
 def noted_positions(ref: DatasetRef, most: int) -> list[NotedPosition]:
-    """Returns the positions of the first streams that read a table or branch. Deletes nothing.
+    """Returns the positions of the first streams from a table or branch. Deletes nothing.
 
     Raises:
         OSError: The store refused.
@@ -111,10 +111,10 @@ def noted_positions(ref: DatasetRef, most: int) -> list[NotedPosition]:
 
 
 def first_needed_version(ref: DatasetRef) -> int | None:
-    """Returns the first version of a table or branch that a stream needs; None without need.
+    """Returns the first version of a table or branch needed by a stream; None without need.
 
-    A stream that reads the table needs the versions from its position on. A stream that died in a
-    commit needs the versions since the start of the commit. Deletes expired positions.
+    A stream from the table needs the versions from its position on. After a death in a commit, a
+    stream needs the versions since the start of the commit. Deletes expired positions.
 
     Raises:
         OSError: The store refused.
@@ -149,5 +149,5 @@ def _read(objects: LanceObjects, name: str, moment: datetime) -> NotedPosition |
 
 
 def _path_of(stream: str) -> str:
-    # The name of a stream comes from an offset, which is no safe path.
+    # The name of a stream comes from an offset, and is no safe path.
     return f"{_FOLDER}/{hashlib.sha256(stream.encode(errors='surrogatepass')).hexdigest()[:32]}.json"

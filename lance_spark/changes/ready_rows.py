@@ -31,11 +31,11 @@ OPTION = "ready_columns"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyColumns:
-    """The columns that make a row ready.
+    """The columns of a ready row.
 
     Attributes:
         names: Their names.
-        marked: Whether the rows that a column file marks as computed as NULL are ready. A single
+        marked: Whether the rows marked as computed NULLs by a column file are ready. A single
             UDF fills all of the columns.
     """
 
@@ -72,7 +72,7 @@ class ReadyRows:
 
     Attributes:
         rows: All ready rows.
-        new: Subset of `rows` without the NULLs that an earlier version marked.
+        new: Subset of `rows` without the NULLs marked by an earlier version.
     """
 
     rows: RowSet

@@ -50,13 +50,13 @@ class ChangedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowQuery:
-    """The changes that a reader needs.
+    """The changes for a reader.
 
     Attributes:
-        columns: Names of the compared columns. A column that a version lacks is NULL.
+        columns: Names of the compared columns. A column is NULL in a version without the column.
         filter: Filter in Lance SQL, or None.
         kinds: The kinds of changes.
-        ready: Columns that make a new row ready; None finds a row when the row is inserted.
+        ready: Columns of a ready row; None finds a row when the row is inserted.
     """
 
     columns: tuple[str, ...]
@@ -79,7 +79,7 @@ class VersionRows:
         return RowSet.of(live_offsets(self.rows, fragment_id))
 
     def restrict(self, fragment_id: int, rows: RowSet) -> RowSet:
-        """Returns the subset of rows that match the filter."""
+        """Returns the subset of rows matched by the filter."""
         return rows & self.matching(fragment_id, self._filter) if rows and self._filter is not None else rows
 
     def present(self, fragment_id: int, column: str) -> RowSet:
@@ -87,7 +87,7 @@ class VersionRows:
         return self.matching(fragment_id, f"{quote_identifier(column)} IS NOT NULL")
 
     def matching(self, fragment_id: int, condition: str | None) -> RowSet:
-        """Returns the rows that match a condition in Lance SQL."""
+        """Returns the rows matched by a condition in Lance SQL."""
         fragment = self.rows.existing_fragment(fragment_id)
         # A scalar index may miss rows of another version.
         addresses = matching_addresses(self.dataset, [fragment], condition, use_index=False)
@@ -139,7 +139,7 @@ class RowFinder:
                 yield from self._of_kept(fragment_id, origin)
 
     def _become_ready(self, fragment_id: int, origins: FragmentOrigins, columns: ReadyColumns) -> RowSet:
-        """Returns the rows of a fragment that are ready in the new version only."""
+        """Returns the rows of a fragment, ready in the new version only."""
         candidates = [origin for origin in origins.origins if not self._has_same_files(fragment_id, origin, columns)]
         inserted_rows = self.after.live(fragment_id) - origins.known
         if not candidates and not inserted_rows:
@@ -188,7 +188,7 @@ class RowFinder:
             yield ChangedRows(kind="update_postimage", is_new=True, fragment_id=fragment_id, rows=changed)
 
     def _changed_presence(self, fragment_id: int, origin: Origin) -> RowSet:
-        """Returns the rows with a value in a column that only one version has."""
+        """Returns the rows with a value in a column of a single version."""
         rows = RowSet.empty()
         old_names, new_names = set(self._old.dataset.schema.names), set(self.after.dataset.schema.names)
         for name in self._query.columns:

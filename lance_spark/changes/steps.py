@@ -26,7 +26,7 @@ class FeedStep:
 
     Attributes:
         before: The older version; None compares with a table without rows.
-        after: The version whose changes are read.
+        after: The version of the changes.
         moment: Time of the commit of `after`.
     """
 
