@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
 
 from lance_spark.errors import LanceSparkError
-from lance_spark.search.timeouts import check_timeout
+from lance_spark.search.timeouts import Deadline
 from lance_spark.spark_jobs.run import CANCEL_INTERVAL_S, SparkJobs
 
 
@@ -34,36 +31,10 @@ class MergeTimeoutError(LanceSparkError, TimeoutError, RuntimeError):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeDeadline:
-    """The time at which the commit of a merge must have begun.
+class MergeDeadline(Deadline):
+    """The time at which the commit of a merge must have begun."""
 
-    Attributes:
-        began: Time of the call, by `time.monotonic`.
-        timeout: The timeout; None waits for ever.
-        uri: Location of the table, for the error.
-    """
-
-    began: float
-    timeout: timedelta | None
-    uri: str
-
-    @staticmethod
-    def of(timeout: timedelta | None, uri: str) -> MergeDeadline:
-        """Returns the deadline of a call that begins now.
-
-        Raises:
-            OptionError: The timeout is negative.
-        """
-        check_timeout(timeout)
-        return MergeDeadline(began=time.monotonic(), timeout=timeout, uri=uri)
-
-    @property
-    def remaining_s(self) -> float | None:
-        """Seconds until the deadline, at least 0; None without a timeout."""
-        if self.timeout is None:
-            return None
-        return max(0.0, self.began + self.timeout.total_seconds() - time.monotonic())
+    __slots__ = ()
 
     def check(self) -> None:
         """Checks that the deadline has not passed.
@@ -105,7 +76,7 @@ class MergeDeadline:
         )
 
     def _stop_late(self, jobs: SparkJobs, over: threading.Event) -> None:
-        over.wait(min(self.remaining_s or 0.0, threading.TIMEOUT_MAX))
+        over.wait(self.remaining_s)
         while not over.is_set():
             jobs.stop()
             over.wait(CANCEL_INTERVAL_S)

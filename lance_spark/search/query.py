@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
@@ -28,7 +27,7 @@ from lance_spark.read.polars_frames import to_frame
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.read.streams import stream_of
 from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_ordering, spark_ordering
-from lance_spark.search.timeouts import Deadline, check_timeout
+from lance_spark.search.timeouts import QueryDeadline
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
 from lance_spark.types.pandas_values import check_levels, flatten_structs, to_pandas, to_rows
@@ -257,10 +256,8 @@ class Query:
         """
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
-        check_timeout(timeout)
-        began = time.monotonic()
+        deadline = QueryDeadline.of(timeout, self.source.uri)
         dataset = self._opened()
-        deadline = Deadline(began=began, timeout=timeout, uri=dataset.uri)
         batches = deadline.read(lambda: self._batches(dataset, batch_size))
         return stream_of(self._schema(dataset), batches, batch_size)
 

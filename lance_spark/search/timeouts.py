@@ -1,4 +1,4 @@
-"""Timeouts of queries in this process: :class:`Deadline`."""
+"""Timeouts of calls: :class:`Deadline`, and :class:`QueryDeadline` for queries in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
@@ -37,19 +37,9 @@ class QueryTimeoutError(LanceSparkError, TimeoutError, RuntimeError):
     """
 
 
-def check_timeout(timeout: timedelta | None) -> None:
-    """Checks a timeout.
-
-    Raises:
-        OptionError: The timeout is negative.
-    """
-    if timeout is not None and timeout < timedelta(0):
-        raise OptionError("timeout", timeout, "a timedelta of zero or more, or None")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """The time at which the rows of a query must have arrived.
+    """The end of the time of a call.
 
     Attributes:
         began: Time of the call, by `time.monotonic`.
@@ -60,6 +50,31 @@ class Deadline:
     began: float
     timeout: timedelta | None
     uri: str
+
+    @classmethod
+    def of(cls, timeout: timedelta | None, uri: str) -> Self:
+        """Returns the deadline of a call that begins now.
+
+        Raises:
+            OptionError: The timeout is negative.
+        """
+        if timeout is not None and timeout < timedelta(0):
+            raise OptionError("timeout", timeout, "a timedelta of zero or more, or None")
+        return cls(began=time.monotonic(), timeout=timeout, uri=uri)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until the deadline, as a thread can wait, at least 0; None without a timeout."""
+        if self.timeout is None:
+            return None
+        remaining_s = self.began + self.timeout.total_seconds() - time.monotonic()
+        return min(max(0.0, remaining_s), threading.TIMEOUT_MAX)
+
+
+class QueryDeadline(Deadline):
+    """The time at which the rows of a query must have arrived."""
+
+    __slots__ = ()
 
     def read(self, search: Callable[[], Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
         """Runs a search, and yields its batches until the deadline.
@@ -78,8 +93,8 @@ class Deadline:
             yield batch
 
     def _await(self, act: Callable[[], _T], timeout: timedelta) -> _T:
-        remaining_s = min(self.began + timeout.total_seconds() - time.monotonic(), threading.TIMEOUT_MAX)
-        call = in_thread(act) if remaining_s > 0 else None
+        remaining_s = self.remaining_s
+        call = in_thread(act) if remaining_s else None
         if call is None or call not in wait([call], remaining_s).done:
             raise QueryTimeoutError(
                 f"Query timeout after {timeout.total_seconds():g} s. Table: {self.uri}. Create an index, select fewer "

@@ -365,26 +365,25 @@ def act_beside_append(monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer
     monkeypatch.setattr(append_commit, "attempt_commit", attempt_late)
 
 
-@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
-def test_an_append_that_a_second_look_takes_back_is_certain(
-    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(appends, "prefix", prefix)
-    path = tmp_path / "t.lance"
-    appends.write(path, 0)
+@pytest.fixture(params=appends.STORES.values(), ids=appends.STORES)
+def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a table with the row 0, on a store of each kind."""
+    monkeypatch.setattr(appends, "prefix", request.param)
+    folder = tmp_path / "t.lance"
+    appends.write(folder, 0)
+    return folder
+
+
+def test_an_append_that_a_second_look_takes_back_is_certain(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     act_beside_append(monkeypatch, lambda: lance.dataset(str(path)).drop_columns(["s"]), loses_answer=True)
     with pytest.raises(CommitConflictError, match=r"Columns 's' were dropped.*Nothing was committed"):
         appends.write(path, 1)
     assert appends.ids_in(path) == [0]
 
 
-@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
 def test_an_append_whose_table_is_dropped_during_the_check_makes_no_table(
-    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(appends, "prefix", prefix)
-    path = tmp_path / "t.lance"
-    appends.write(path, 0)
     transaction = {"txn_app_id": "nightly", "txn_version": "7"}
     act_beside_append(monkeypatch, lambda: lance.dataset(str(path)).update_config({"a": "b"}))
 
@@ -399,13 +398,7 @@ def test_an_append_whose_table_is_dropped_during_the_check_makes_no_table(
     assert not list(path.glob("data/*"))
 
 
-@pytest.mark.parametrize("prefix", appends.STORES.values(), ids=appends.STORES)
-def test_an_append_without_an_answer_makes_no_table_after_a_drop(
-    tmp_path: Path, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(appends, "prefix", prefix)
-    path = tmp_path / "t.lance"
-    appends.write(path, 0)
+def test_an_append_without_an_answer_makes_no_table_after_a_drop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = append_commit.attempt_commit
 
     def attempt_then_drop(*arguments: Any, **more: Any) -> Any:
@@ -414,6 +407,6 @@ def test_an_append_without_an_answer_makes_no_table_after_a_drop(
         return Unknown(error=OSError("connection reset by peer"))
 
     monkeypatch.setattr(append_commit, "attempt_commit", attempt_then_drop)
-    with pytest.raises(CommitOutcomeUnknownError if prefix else CommitConflictError):
+    with pytest.raises(CommitOutcomeUnknownError if appends.prefix else CommitConflictError):
         appends.write(path, 1)
     assert not (path / "_versions").exists()

@@ -179,21 +179,9 @@ final class LanceJobsPage extends WebUIPage {
           error.rowAddress() < 0
               ? "rows of fragment " + error.fragmentId()
               : error.rowAddress() + " @" + error.tableVersion();
-      rows.add(
-          element(
-              "tr",
-              "",
-              element("td", "", row),
-              element("td", "", text(error.outcome())),
-              element("td", "", text(error.errorType()))));
+      rows.add(tableRow("td", row, text(error.outcome()), text(error.errorType())));
     }
-    Node head =
-        element(
-            "tr",
-            "",
-            element("th", "", "row address @version"),
-            element("th", "", "outcome"),
-            element("th", "", "error"));
+    Node head = tableRow("th", "row address @version", "outcome", "error");
     Node table =
         element(
             "table",
@@ -206,6 +194,12 @@ final class LanceJobsPage extends WebUIPage {
         "",
         table,
         element("p", "", "All errors with their messages: ", element("code", "", text(command))));
+  }
+
+  private static Node tableRow(String cell, Object... contents) {
+    Object[] cells = new Object[contents.length];
+    for (int i = 0; i < cells.length; i++) cells[i] = element(cell, "", contents[i]);
+    return element("tr", "", cells);
   }
 
   private static String counted(long count, String what) {
