@@ -13,10 +13,9 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
-from lance_spark.environments.stored import capture, choose_default
+from lance_spark.environments.stored import choose_default
 from lance_spark.errors import (
     OptionError,
-    RegistrationError,
     SchemaMismatchError,
     TableExistsError,
     TableNotFoundError,
@@ -30,12 +29,12 @@ from lance_spark.namespaces.reference import NamespaceClientSpec
 from lance_spark.options.io_options import check_number
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.ranking.functions import register_functions
-from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
 from lance_spark.storage.objects import checkpoint_place
 from lance_spark.table.connections.agents import ConnectionAgents
 from lance_spark.table.connections.container import TableContainer
 from lance_spark.table.connections.folders import SUFFIX, FolderTables
+from lance_spark.table.connections.manifests import ConnectionManifests
 from lance_spark.table.connections.namespace_methods import NamespaceMethods
 from lance_spark.table.connections.namespaces import NamespaceTables
 from lance_spark.table.connections.places import (
@@ -45,13 +44,11 @@ from lance_spark.table.connections.places import (
     refuse_pushdown,
     refuse_remote_arguments,
 )
+from lance_spark.table.connections.views import ConnectionViews
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.types.model_schema import ModelClass, schema_of
-from lance_spark.views.create import create_spark_view, create_view
-from lance_spark.views.spark.query import text_query
-from udf_runtime import UDF, Manifest, as_udf
-from udf_runtime.definition import UdfFactory
+from udf_runtime import Manifest
 
 _MOST_NAMES = 20
 
@@ -224,7 +221,7 @@ def _move_folder(old: str, new: str) -> None:
 
 
 @ARGUMENTS.methods
-class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
+class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, ConnectionAgents, TableContainer):
     """A folder of Lance tables, or a Lance namespace.
 
     In a folder, each table is a folder `<name>.lance`. A namespace chooses the locations of its
@@ -460,240 +457,6 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
                 raise
         return self._table_at(ref, name)
 
-    def create_materialized_view(
-        self, name: str, query: Query | str, *, auto_refresh: bool = False, namespace: Sequence[str] | None = None
-    ) -> Table:
-        """Creates a materialized view without rows.
-
-        :meth:`lance_spark.Table.refresh` fills the view.
-
-        The view is a table: it can be read and indexed, have computed columns, and be the source of
-        another view. The column `__source_row_id` (int64) holds the row id of the source row. The
-        metadata of the schema store the query, without options of the object store.
-
-        Args:
-            name: Name of the view.
-            query: A query over one table of a connection to the same store: `table.search(None)`
-                with `select` and `where`, or a SELECT in Spark SQL, as text, FROM a table of this
-                connection. Write a DataFrame as such a SELECT.
-            auto_refresh: Whether an agent refreshes the view (:meth:`agent`). `view.alter_view`
-                changes it.
-            namespace: As in :meth:`table_names`.
-
-        Returns:
-            The view.
-
-        Raises:
-            TableExistsError: A table has this name.
-            RegistrationError: The query cannot be a view, or does not fit its source.
-            ColumnNotFoundError: The source has no such column.
-            FilterError: The condition is not valid.
-            UnsupportedTypeError: Lance cannot store a column.
-            OptionError: An argument is not valid.
-
-        Warns:
-            UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
-
-        Example:
-            ```python
-            import lance_spark
-
-            db = lance_spark.connect("library")
-            books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
-            query = books.search(None).select({"cents": "price * 100"}).where("price < 50")
-            view = db.create_materialized_view("cheap_books", query)
-            assert view.refresh().rows_added == 5
-            ```
-        """
-        ref = self._choose_place(name, namespace)
-        if isinstance(query, Query):
-            create_view(ref, query, auto_refresh=auto_refresh, manifest=self._default_manifest(ref))
-        else:
-            text = text_query(self._session(), query, self._source_of_view)
-            create_spark_view(ref, text, auto_refresh=auto_refresh)
-        return self._table_at(ref, name)
-
-    def create_udtf_view(
-        self,
-        name: str,
-        source: Query,
-        udtf: UDF | UdfFactory,
-        *,
-        manifest: Manifest | None = None,
-        auto_refresh: bool = False,
-        namespace: Sequence[str] | None = None,
-    ) -> Table:
-        """Creates a view of the rows that a chunker or a table function makes from a query.
-
-        The view has no rows until :meth:`lance_spark.Table.refresh` fills it. The view of a chunker
-        follows its source row by row. Its columns are `__source_row_id` (int64, the row id of the
-        source row), `__child_index` (int64, the number of the chunk in its row, from 0), the
-        selected columns, and the columns of the chunks. A table function is called again by each
-        refresh, with all rows of the query, and the view has its rows.
-
-        Args:
-            name: Name of the view.
-            source: A query over one table: `table.search(None)`, with `where` for its rows. For a
-                chunker, `select` adds columns of the source, by default none. For a table function,
-                `select` lists its input columns, by default all.
-            udtf: The function, decorated with `@chunker` or `@udtf`.
-            manifest: The environment of a function without a manifest; by default that of the
-                connection.
-            auto_refresh: As in :meth:`create_materialized_view`.
-            namespace: As in :meth:`table_names`.
-
-        Returns:
-            The view.
-
-        Raises:
-            TableExistsError: A table has this name.
-            RegistrationError: The function is neither decorated nor fits the source.
-            ColumnNotFoundError, FilterError, UnsupportedTypeError: As in
-                :meth:`create_materialized_view`.
-            OptionError, UnsupportedOperationError: An argument is not valid.
-
-        Warns:
-            UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
-
-        Example:
-            ```python
-            from collections.abc import Iterator
-            from typing import NamedTuple
-
-            import lance_spark
-            from lance_spark import chunker
-
-
-            class Word(NamedTuple):
-                word: str
-
-
-            @chunker
-            def split(text: str) -> Iterator[Word]:
-                yield from map(Word, text.split())
-
-
-            db = lance_spark.connect("library")
-            notes = db.create_table("notes", [{"id": 1, "text": "so many words"}])
-            words = db.create_udtf_view("words", notes.search(None).select(["id"]), split)
-            words.refresh()
-            assert words.count_rows() == 3
-            ```
-        """
-        if not isinstance(source, Query):
-            raise OptionError("source", source, "a query over one table: table.search(None)")
-        function = as_udf(udtf)
-        if function is None or not function.kind.makes_rows:
-            raise RegistrationError(
-                f"{udtf!r} makes no rows, as a view of create_udtf_view needs. Decorate a function with @chunker or "
-                "@udtf, or select a UDF with one value per row in create_materialized_view."
-            )
-        ref = self._choose_place(name, namespace)
-        default = self._default_manifest(ref) if manifest is None else manifest
-        create_view(ref, source, function, auto_refresh=auto_refresh, manifest=default)
-        return self._table_at(ref, name)
-
-    def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
-        """Captures the environment of this process for UDFs on executors.
-
-        The working directory comes along, without hidden files, virtual environments and data, so
-        the UDF finds its modules. So do the installed packages, for executors of the same platform
-        and Python. The store of the tables keeps both as zip files, once per content.
-
-        Args:
-            name: Name of the manifest; by default made from the user and the time.
-            skip_site_packages: Whether to leave out the installed packages. The UDF then uses the
-                packages of the executors' Python.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            UdfDefinitionError: The working directory is the home directory, or larger than a
-                gibibyte.
-            TableUnwritableError: The store refused the write.
-
-        Example:
-            ```python
-            import lance_spark
-
-            db = lance_spark.connect("library")
-            manifest = db.capture_local_environment("experiment", skip_site_packages=True)
-            assert manifest.name == "experiment"
-            ```
-        """
-        return capture(name, self._tables.manifests().objects, skip_site_packages=skip_site_packages)
-
-    def define_manifest(self, name: str, manifest: Manifest) -> None:
-        """Stores a manifest under a name, for `connect(default_manifest=name)` and other processes.
-
-        A manifest of the same name is replaced. Columns and views keep their own copies.
-
-        Raises:
-            OptionError: The name or the manifest is not valid.
-            UdfDefinitionError: A file of the manifest is neither in the store nor of this process.
-
-        Example:
-            ```python
-            import lance_spark
-            from lance_spark import Manifest
-
-            db = lance_spark.connect("library")
-            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
-            assert list(db.list_manifests()) == ["numpy"]
-            ```
-        """
-        self._tables.manifests().define(name, manifest)
-
-    def list_manifests(self) -> dict[str, Manifest]:
-        """Returns the stored manifests, sorted by name.
-
-        Example:
-            ```python
-            import lance_spark
-
-            assert lance_spark.connect("library").list_manifests() == {}
-            ```
-        """
-        return self._tables.manifests().all()
-
-    def get_manifest(self, name: str) -> Manifest:
-        """Returns the manifest that is stored under a name.
-
-        Raises:
-            RegistrationError: The folder has no such manifest.
-
-        Example:
-            ```python
-            import lance_spark
-            from lance_spark import Manifest
-
-            db = lance_spark.connect("library")
-            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
-            assert db.get_manifest("numpy").pip == ("numpy==2.3.5",)
-            ```
-        """
-        return self._tables.manifests().get(name)
-
-    def delete_manifest(self, name: str) -> None:
-        """Deletes the manifest that is stored under a name. Columns and views keep their copies.
-
-        Raises:
-            RegistrationError: The folder has no such manifest.
-
-        Example:
-            ```python
-            import lance_spark
-            from lance_spark import Manifest
-
-            db = lance_spark.connect("library")
-            db.define_manifest("numpy", Manifest.create_pip("numpy").pip(["numpy==2.3.5"]).build())
-            db.delete_manifest("numpy")
-            assert db.list_manifests() == {}
-            ```
-        """
-        self._tables.manifests().delete(name)
-
     def drop_table(self, name: str, *, ignore_missing: bool = False, namespace: Sequence[str] | None = None) -> None:
         """Deletes a table with all its versions, branches, checkpoints and history.
 
@@ -818,18 +581,6 @@ class Connection(NamespaceMethods, ConnectionAgents, TableContainer):
         """Returns the environment of UDFs without a manifest, for a table."""
         spark = self._spark or SparkSession.getActiveSession()
         return choose_default(self._manifest, spark, lambda name: self._tables.find_manifest(name, ref))
-
-    def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
-        """Returns the table that a SELECT names, with its full name."""
-        *namespace, table_name = name
-        is_folder = isinstance(self._tables, FolderTables)
-        ref = None if namespace and is_folder else self._tables.lookup(table_name, namespace)
-        if ref is not None:
-            return ref, name
-        raise RegistrationError(
-            f"The query of the view selects from {'.'.join(name)!r}, which is no table of this connection. Select from "
-            f"one of its tables: {', '.join(self.table_names()) or 'there is none yet'}."
-        )
 
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
