@@ -37,6 +37,7 @@ from lance_spark.lance_compat import (
     is_missing_bucket,
     is_unknown_scheme,
     load_lance,
+    moment_of,
     plain,
     version_of,
 )
@@ -45,7 +46,7 @@ from lance_spark.locations import is_local, normalize_uri
 from lance_spark.metrics import observe_store
 from lance_spark.namespaces.errors import NamespaceError
 from lance_spark.options.io_options import STORAGE_PREFIX, ReadOptions
-from lance_spark.version_times import moment_of, version_at
+from lance_spark.version_times import version_at
 
 if TYPE_CHECKING:
     import lance

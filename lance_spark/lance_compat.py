@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
     time without a zone, which is ambiguous when clocks go back, and differs between processes.
     """
     return cast(Mapping[str, Any], dataset._ds.current_version())  # noqa: SLF001 - nothing public has the nanoseconds
+
+
+def moment_of(version: Mapping[str, Any]) -> datetime:
+    """Returns the time of a version's commit, with the arithmetic of pylance's `versions()`.
+
+    So a version is found by a time from `versions()`.
+    """
+    nanoseconds: int = version["timestamp"]
+    microseconds = (nanoseconds % 1e9) // 1e3
+    return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
 
 
 def path_of(file: DataFile) -> str:

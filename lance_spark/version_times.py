@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from lance_spark.lance_compat import version_of
+from lance_spark.lance_compat import moment_of, version_of
 
 if TYPE_CHECKING:
     import lance
@@ -24,16 +24,6 @@ rarer is missed."""
 
 _TIMES_IN_MESSAGE = 5
 """Maximum number of versions with their times in a message."""
-
-
-def moment_of(version: Mapping[str, Any]) -> datetime:
-    """Returns the time of a version's commit, with the arithmetic of pylance's `versions()`.
-
-    So a version is found by a time from `versions()`.
-    """
-    nanoseconds: int = version["timestamp"]
-    microseconds = (nanoseconds % 1e9) // 1e3
-    return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
 
 
 def version_at(dataset: lance.LanceDataset, moment: datetime) -> int | datetime:

@@ -17,8 +17,7 @@ from lance_spark.dataset import DatasetRef, incarnation_of
 from lance_spark.jobs.handle import Job
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
-from lance_spark.lance_compat import version_of
-from lance_spark.version_times import moment_of
+from lance_spark.lance_compat import moment_of, version_of
 from lance_spark.views.definition import ViewDefinition, existing_view, is_auto_refreshed, view_of
 from lance_spark.views.plan import RefreshPlan
 

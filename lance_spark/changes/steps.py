@@ -13,8 +13,8 @@ from lance_spark.changes.options import ChangeOptions
 from lance_spark.commit.conflicts.history import Event, event_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, VersionNotFoundError
-from lance_spark.lance_compat import version_of
-from lance_spark.version_times import moment_of, version_at
+from lance_spark.lance_compat import moment_of, version_of
+from lance_spark.version_times import version_at
 
 if TYPE_CHECKING:
     import lance

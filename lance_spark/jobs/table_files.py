@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import panics_as_errors
-from lance_spark.lance_compat import plain, version_of
-from lance_spark.version_times import moment_of
+from lance_spark.lance_compat import moment_of, plain, version_of
 
 if TYPE_CHECKING:
     import lance

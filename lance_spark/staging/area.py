@@ -74,8 +74,9 @@ from lance_spark.staging.data_files import (
     group_by_attempt,
     list_data_files,
     missing_data_files,
+    note_listing,
+    prefers_listing,
 )
-from lance_spark.staging.listing import note_listing, prefers_listing
 from lance_spark.staging.processes import OWNER_KINDS, has_ended, this_owner
 from lance_spark.storage.objects import LanceObjects, open_session
 from lance_spark.storage.parallel_calls import in_parallel

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableNotFoundError
-from lance_spark.staging.listing import note_listing
+from lance_spark.locations import is_local
 from lance_spark.storage.objects import LanceObjects
 from lance_spark.storage.parallel_calls import in_parallel
 
@@ -19,6 +19,14 @@ _STEM = re.compile(r"(?P<attempt>[0-9a-f]+)-[0-9]+")
 
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, one listing of `data/` replaces a request per attempt and file."""
+
+_LISTED_NAMES = 1000
+"""Names per request of a listing."""
+
+_MOST_TABLES = 1000
+
+_sizes: dict[str, int] = {}
+"""Number of names in the last listing of the `data/` of tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +117,21 @@ def delete_data_file(objects: LanceObjects, name: str) -> None:
     """Deletes a data file of the table without a version, with its sidecars."""
     objects.delete_folder(f"data/{name.removesuffix('.lance')}")
     objects.delete(f"data/{name}")
+
+
+def note_listing(uri: str, names: int) -> None:
+    """Notes the number of names in the `data/` of a table."""
+    while len(_sizes) >= _MOST_TABLES:
+        _sizes.pop(next(iter(_sizes)), None)
+    _sizes[uri] = names
+
+
+def prefers_listing(uri: str, table_files: int | None, requests: int) -> bool:
+    """Tells whether a listing of `data/` takes fewer requests than so many probes.
+
+    `table_files` is the number of files of one version, or None. Other versions have files, too:
+    the last listing of this process shows their number.
+    """
+    if is_local(uri) or table_files is None:
+        return False
+    return requests > 1 + _sizes.get(uri, 2 * table_files) // _LISTED_NAMES

@@ -15,9 +15,8 @@ from lance_spark.commit.conflicts.parallel_reads import read_ahead, read_all
 from lance_spark.dataset import DatasetRef
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import VersionNotFoundError
-from lance_spark.lance_compat import plain, version_of
+from lance_spark.lance_compat import moment_of, plain, version_of
 from lance_spark.options.io_options import OWN_PROPERTIES
-from lance_spark.version_times import moment_of
 
 if TYPE_CHECKING:
     import lance
