@@ -4,6 +4,8 @@
 Each table has a single fragment. A backfill of a row number shows the memory of a worker without
 large rows, and the next backfills read the large rows: as Arrow arrays, and as a Python value per
 call. A separate process makes the table.
+
+The last case is the largest row that a DataFrame copies into a new column, with a driver's heap of 4 GiB.
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ ROW_BYTES = {
     "lists of 100,000 numbers": 8 * _LIST_SIZE,
     "a row of 500 MB": 500_000_000,
 }
+
+LARGEST_ROW = "largest row of a DataFrame"
+_ROW_MB = (200, 400, 600, 800, 1000, 1200, 1500, 2000)
+_HEAP = "4g"
 
 
 def schema_of(name: str) -> pa.Schema:
@@ -130,20 +136,54 @@ def _peak_of(table: lance_spark.Table, column: str, function: UDF, options: dict
     return peaks.largest("worker") // 1_000_000
 
 
+def copy_row(folder: str, megabytes: int) -> None:
+    """Writes a row, and copies its bytes into a new column by a DataFrame."""
+    path = f"{folder}/{megabytes}.lance"
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("value", pa.large_binary())])
+    row = pa.table([[0], [bytes(megabytes * 1_000_000)]], schema=schema)
+    lance.write_dataset(row, path, enable_stable_row_ids=True)
+    spark = start_session(_HEAP)
+    rows = spark.read.format("lance").option("with_row_address", True).load(path)
+    copy = rows.selectExpr("_rowaddr", "value AS copy")
+    copy.write.format("lance").mode("append").option("mode", "backfill").save(path)
+    spark.stop()
+
+
+def largest_row() -> int:
+    """Returns the megabytes of the largest row that a DataFrame copies, or 0 if none."""
+    largest = 0
+    for megabytes in _ROW_MB:
+        with tempfile.TemporaryDirectory(prefix="lance-spark-memory-") as folder:
+            command = [sys.executable, "-m", "benchmarks.task_memory", "--copy", folder, str(megabytes)]
+            if subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode:
+                break
+        largest = megabytes
+    return largest
+
+
+def start_session(heap: str) -> SparkSession:
+    """Returns a session with one core and a heap of this size."""
+    builder = SparkSession.builder.master("local[1]").appName("task memory").config("spark.driver.memory", heap)
+    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    spark = lance_spark.configure(builder).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
 def main() -> None:
     """Runs the cases, and writes `task_memory.json`."""
     if sys.argv[1:2] == ["--make"]:
         make_table(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        return
+    if sys.argv[1:2] == ["--copy"]:
+        copy_row(sys.argv[2], int(sys.argv[3]))
         return
     parser = make_parser("task_memory", __doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each fragment")
     parser.add_argument("--buffers", type=int, nargs="+", default=[512, 128], help="MiB of blob_read_buffer_size")
     add_only(parser)
     arguments = parser.parse_args()
-    builder = SparkSession.builder.master("local[1]").appName("task memory").config("spark.driver.memory", "1g")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
-    spark = lance_spark.configure(builder).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = start_session("1g")
     report: dict[str, Any] = {"machine": describe_machine(), "gigabytes": arguments.gigabytes, "peak_mb": {}}
     for name in ROW_BYTES:
         if is_chosen(name, arguments):
@@ -152,6 +192,10 @@ def main() -> None:
             print(name, report["peak_mb"][name], flush=True)
             write_report(arguments, "task_memory", report)
     spark.stop()
+    if is_chosen(LARGEST_ROW, arguments):
+        report["largest_row_mb"] = largest_row()
+        print(LARGEST_ROW, report["largest_row_mb"], flush=True)
+        write_report(arguments, "task_memory", report)
 
 
 if __name__ == "__main__":
