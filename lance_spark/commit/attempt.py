@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from lance_spark.commit.conflicts.history import USER_KEY, note_commit
+from lance_spark.commit.dropped import note_landed
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import CommitError, LanceSparkError
 from lance_spark.lance_compat import (
@@ -194,7 +195,7 @@ def attempt(
     from lance.commit import CommitConflictError
 
     try:
-        return Landed(dataset=commit())
+        dataset = commit()
     except LanceSparkError:
         raise
     except CommitConflictError as error:
@@ -212,3 +213,5 @@ def attempt(
                 return Unknown(error=error)
         text = f"Lance refused the commit: {plain(error)}. Table: {uri}. Nothing was committed."
         raise CommitError(text, uri=uri) from error
+    note_landed(dataset)
+    return Landed(dataset=dataset)

@@ -7,6 +7,8 @@ check follows the commit.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,15 +53,30 @@ class OpenedVersion:
         return OpenedVersion(version=dataset.version, incarnation=incarnation_of(dataset))
 
 
+class _LandedVersions(threading.local):
+    """The last versions that a thread committed. A commit of columns makes up to three versions."""
+
+    def __init__(self) -> None:
+        self.last = deque[OpenedVersion](maxlen=16)
+
+
+_LANDED = _LandedVersions()
+
+
+def note_landed(dataset: lance.LanceDataset) -> None:
+    """Notes a version of this thread: :func:`refuse_dropped` deletes no version of others."""
+    _LANDED.last.append(OpenedVersion.of(dataset))
+
+
 def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
-    """Takes the versions after an opened version back if the table was deleted since.
+    """Takes the new versions back if the table was deleted since a version was opened.
 
     Asks the store once if the opened version still exists. Does nothing for tables whose versions a
-    namespace keeps.
+    namespace keeps. Deletes only versions that this thread committed after the opened version.
 
     Raises:
-        TableDroppedError: The table was deleted, and the versions were taken back.
-        CommitOutcomeUnknownError: The versions could not be taken back.
+        TableDroppedError: The table was deleted, and the version was taken back.
+        CommitOutcomeUnknownError: The table was deleted, and the version could not be taken back.
         OSError: The store failed before the answer.
     """
     if is_managed(ref.table_uri, ref.storage):
@@ -67,29 +84,67 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     incarnation = _incarnation_at(ref, opened.version)
     if incarnation == opened.incarnation:
         return
-    try:
-        latest = ref.open_latest()
-    except TableNotFoundError:
-        return  # deleted after the commit
-    objects = LanceObjects(ref.uri, ref.storage_options)
-    # A table that was created again has a version of this number.
-    is_replaced = incarnation is not None and latest.version == opened.version + 1
-    if latest.version <= opened.version or not (is_replaced or _lacks_files(latest, objects)):
+    objects, is_replaced = LanceObjects(ref.uri, ref.storage_options), incarnation is not None
+    latest = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+    if latest is None:
         return
-    try:
-        _delete_versions(objects, after=opened.version)
-    except OSError as error:
-        raise CommitOutcomeUnknownError(
-            f"The table was deleted at the moment of the commit, and the new version could not be deleted: "
-            f"{plain(error)}. Table: {ref.uri}. Delete _versions/{_LATEST_NUMBER - latest.version}.manifest, in older "
-            f"tables {latest.version}.manifest.",
-            uri=ref.uri,
-        ) from error
+    while latest is not None:
+        _take_back(ref, latest, opened, objects)
+        latest = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
     raise TableDroppedError(
         f"The table was deleted at the moment of the commit. Table: {ref.uri}. Nothing was committed. Create "
         "the table before you write again.",
         uri=ref.uri,
     )
+
+
+def _take_back(ref: DatasetRef, latest: OpenedVersion, opened: OpenedVersion, objects: LanceObjects) -> None:
+    """Deletes the latest version if this thread committed it.
+
+    Raises:
+        CommitOutcomeUnknownError: The version is of another writer, or cannot be deleted.
+    """
+    manifest = f"_versions/{_LATEST_NUMBER - latest.version}.manifest, in older tables {latest.version}.manifest"
+    if latest not in _LANDED.last:
+        raise CommitOutcomeUnknownError(
+            f"The table was deleted at the moment of the commit, and another writer committed since, so version "
+            f"{latest.version} names deleted files. Table: {ref.uri}. Delete {manifest}.",
+            uri=ref.uri,
+        )
+    try:
+        _delete_version(objects, latest.version, opened.version)
+    except OSError as error:
+        raise CommitOutcomeUnknownError(
+            f"The table was deleted at the moment of the commit, and the new version could not be deleted: "
+            f"{plain(error)}. Table: {ref.uri}. Delete {manifest}.",
+            uri=ref.uri,
+        ) from error
+
+
+def _latest_of_deleted(
+    ref: DatasetRef, opened: OpenedVersion, objects: LanceObjects, *, is_replaced: bool
+) -> OpenedVersion | None:
+    """Returns the latest version if it continues a deleted table, or None.
+
+    A compaction with a cleanup may delete the files of a version while these files are looked for,
+    so the answer is for the version that is still the latest afterwards.
+    """
+    latest = _open_latest(ref)
+    while latest is not None and latest.version > opened.version:
+        version = OpenedVersion.of(latest)
+        if not (is_replaced and version in _LANDED.last) and not _lacks_files(latest, objects):
+            return None
+        latest = _open_latest(ref)
+        if latest is not None and OpenedVersion.of(latest) == version:
+            return version
+    return None
+
+
+def _open_latest(ref: DatasetRef) -> lance.LanceDataset | None:
+    try:
+        return ref.open_latest()
+    except TableNotFoundError:
+        return None
 
 
 def _incarnation_at(ref: DatasetRef, version: int) -> str | None:
@@ -113,17 +168,18 @@ def _lacks_files(dataset: lance.LanceDataset, objects: LanceObjects) -> bool:
     return bool(paths) and not any(objects.contains(f"data/{path}") for path in paths)
 
 
-def _delete_versions(objects: LanceObjects, *, after: int) -> None:
-    """Deletes the manifests of versions after a version, and transactions of a deleted table."""
+def _delete_version(objects: LanceObjects, version: int, opened: int) -> None:
+    """Deletes the manifest of a version and the transactions on top of the opened version."""
     names = objects.list_names(_VERSIONS)
-    versions = {name: _version_of(name) for name in names}
     # The hint names the latest version.
-    for name in [*(name for name in names if versions[name] > after), *names.intersection([_HINT])]:
+    for name in [*(name for name in names if _version_of(name) == version), *names.intersection([_HINT])]:
         objects.delete(f"{_VERSIONS}/{name}")
-    if not any(0 < version <= after for version in versions.values()):
+    if not any(0 < _version_of(name) <= opened for name in names):
         # Otherwise, the transactions may belong to a table that was created again.
         for name in objects.list_names(_TRANSACTIONS):
-            objects.delete(f"{_TRANSACTIONS}/{name}")
+            read_version = name.partition("-")[0]
+            if read_version.isdecimal() and opened <= int(read_version) < version:
+                objects.delete(f"{_TRANSACTIONS}/{name}")
 
 
 def _version_of(name: str) -> int:

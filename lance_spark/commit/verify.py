@@ -12,7 +12,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_job
 from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between, fresh_events
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.commit.dropped import OpenedVersion, refuse_dropped
+from lance_spark.commit.dropped import OpenedVersion, note_landed, refuse_dropped
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitError,
@@ -100,6 +100,7 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
             "Nothing was committed.",
             uri=head.uri,
         ) from error
+    note_landed(head)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +121,72 @@ def test_a_write_beside_the_new_creation_of_its_table_keeps_the_new_rows(
     assert lance.dataset(str(path)).version == versions + 1
 
 
-def test_a_write_beside_a_cleanup_of_its_version_is_committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def act_before_check(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Runs an action between a commit and its check."""
     real = dropped.refuse_dropped
 
-    def clean_up(*arguments: Any) -> None:
-        lance.dataset(str(path)).cleanup_old_versions(older_than=None, retain_versions=1, delete_unverified=False)
+    def check(*arguments: Any) -> None:
+        act()
         real(*arguments)
 
-    monkeypatch.setattr("lance_spark.commit.commit_loop.refuse_dropped", clean_up)
+    monkeypatch.setattr("lance_spark.commit.commit_loop.refuse_dropped", check)
+
+
+def test_a_write_beside_a_cleanup_of_its_version_is_committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    act_before_check(
+        monkeypatch,
+        lambda: lance.dataset(str(path)).cleanup_old_versions(
+            older_than=None, retain_versions=1, delete_unverified=False
+        ),
+    )
     shutil.rmtree(path)
     for number in range(3):
         appends.write(path, number)
     assert appends.ids_in(path) == [0, 1, 2]
     assert [version["version"] for version in lance.dataset(str(path)).versions()] == [3]
+
+
+def test_a_table_made_again_after_the_commit_keeps_all_versions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new table has a version of the number of the commit, and no version is of the commit."""
+    rows = pa.table({"id": [7], "s": ["new"]})
+
+    def make_again() -> None:
+        shutil.rmtree(path)
+        for number in range(2):
+            lance.write_dataset(rows, str(path), mode="append" if number else "create")
+
+    shutil.rmtree(path)
+    appends.write(path, 0)
+    act_before_check(monkeypatch, make_again)
+    appends.write(path, 1)
+    assert lance.dataset(str(path)).version == 2
+    assert lance.dataset(str(path)).to_table() == pa.concat_tables([rows, rows]).combine_chunks()
+
+
+def test_a_commit_stays_whose_files_a_compaction_and_a_cleanup_replace(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    lacks_files = dropped._lacks_files
+
+    def compact_and_look(*arguments: Any) -> bool:
+        if not looks:
+            lance.dataset(str(path)).optimize.compact_files()
+            lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+        looks.append(lacks_files(*arguments))
+        return looks[-1]
+
+    shutil.rmtree(path)
+    for number in range(3):
+        appends.write(path, number)
+    act_before_check(
+        monkeypatch,
+        lambda: lance.dataset(str(path)).cleanup_old_versions(older_than=None, retain_versions=1),
+    )
+    monkeypatch.setattr(dropped, "_lacks_files", compact_and_look)
+    appends.write(path, 3)
+    assert looks == [True, False], "the files of the version were gone, and those of the next one are there"
+    assert sorted(appends.ids_in(path)) == [0, 1, 2, 3]
 
 
 def test_a_check_without_an_answer_is_repeated_or_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
