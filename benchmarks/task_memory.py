@@ -43,7 +43,7 @@ ROW_BYTES = {
 }
 
 LARGEST_ROW = "largest row of a DataFrame"
-_ROW_MB = (200, 400, 600, 800, 1000, 1200, 1500, 2000)
+_ROW_MB = (400, 800, 1000, 1500, 1800, 2100)
 _HEAP = "4g"
 
 
