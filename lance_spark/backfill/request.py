@@ -27,7 +27,7 @@ DEFAULT_REFRESH_S = 2.0
 DEFAULT_BLOB_BUFFER_BYTES = 512 << 20
 
 _JOB_ID_CHARS = 50
-"""Job ids are parts of file names, where a character may take three."""
+"""Job ids are parts of file names. A character of an id takes up to three in the name."""
 
 ADMISSION_CHECK = "LANCE_SPARK_ADMISSION__CHECK"
 ADMISSION_STRICT = "LANCE_SPARK_ADMISSION__STRICT"
@@ -55,7 +55,7 @@ _NEVER_NONE = ("intra_applier_concurrency", "skip_frags", "blob_read_buffer_size
 
 @dataclass(frozen=True)
 class BackfillParameters:
-    """The parameters of :meth:`lance_spark.Table.backfill`, which documents them, checked.
+    """The checked parameters of :meth:`lance_spark.Table.backfill`, documented by the method.
 
     Raises:
         OptionError: A parameter or an environment variable is not valid.
@@ -206,9 +206,9 @@ class BackfillRequest(BackfillParameters):
     """Parameters of a backfill with the context of the table.
 
     Attributes:
-        manifest: The environment of a UDF that is passed for a column that has none.
-        time_zone: Returns the time zone of the session, for a UDF of PySpark that is passed.
-        plan_only: Whether a stored UDF is not loaded, which would run code.
+        manifest: The environment of a passed UDF, for a column without a UDF.
+        time_zone: Returns the time zone of the session, for a passed UDF of PySpark.
+        plan_only: Whether a stored UDF is not loaded, because a load runs code.
         is_sample: Whether the job computes `max_calls` rows for an estimate, and commits nothing.
     """
 

@@ -22,7 +22,7 @@ from lance_spark.views.definition import refuse_view
 
 
 class TableChanges(TableVersions):
-    """The methods of :class:`lance_spark.Table` that change rows."""
+    """The methods of :class:`lance_spark.Table` for changes of rows."""
 
     def update(
         self,
@@ -205,7 +205,7 @@ class TableChanges(TableVersions):
         return Statement(self._spark(), ref, where=where, sets=sets, table_name=self.name).run(note)
 
     def _rows_ref(self) -> DatasetRef:
-        """Returns the latest version, for what may change its rows."""
+        """Returns the latest version, for changes of its rows."""
         ref = self._ref.pin(None)
         refuse_view(ref.open())
         return ref

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TagVersion(int):
-    """The version of a tag: a number, which also has LanceDB's keys `version` and `manifest_size`.
+    """The version of a tag: a number with LanceDB's keys `version` and `manifest_size`.
 
     Attributes:
         manifest_size: Bytes of the manifest of the version.
@@ -199,12 +199,12 @@ class Tags:
             self._ref.open_latest().tags.delete(tag)
 
     def _of_branch(self, version: int | str) -> lance.LanceDataset:
-        """Returns a version, open: Lance's tags are of the branch that they are made through."""
+        """Opens a version. Lance creates a tag in the branch of the open version."""
         return self._ref.pin(version).open()
 
     @contextlib.contextmanager
     def _changing(self, tag: str) -> Iterator[None]:
-        """Turns what Lance says of a change of a tag that was there into errors of ours."""
+        """Translates Lance's errors for a change of an existing tag."""
         with refusals_as_errors(self._ref.uri):
             try:
                 yield

@@ -108,7 +108,7 @@ class ConnectionViews(ABC):
         auto_refresh: bool = False,
         namespace: Sequence[str] | None = None,
     ) -> Table:
-        """Creates a view of the rows that a chunker or a table function makes from a query.
+        """Creates a view of the rows made by a chunker or a table function from a query.
 
         The view has no rows until :meth:`lance_spark.Table.refresh` fills it. The view of a chunker
         follows its source row by row. Its columns are `__source_row_id` (int64, the row id of the
@@ -122,8 +122,8 @@ class ConnectionViews(ABC):
                 chunker, `select` adds columns of the source, by default none. For a table function,
                 `select` lists its input columns, by default all.
             udtf: The function, decorated with `@chunker` or `@udtf`.
-            manifest: The environment of a function without a manifest; by default that of the
-                connection.
+            manifest: The environment of a function without a manifest; by default the
+                connection's environment.
             auto_refresh: As in :meth:`create_materialized_view`.
             namespace: As in :meth:`table_names`.
 
@@ -179,7 +179,7 @@ class ConnectionViews(ABC):
         return self._table_at(ref, name)
 
     def _source_of_view(self, name: tuple[str, ...]) -> tuple[DatasetRef, tuple[str, ...]]:
-        """Returns the table that a SELECT names, with its full name."""
+        """Returns the table of a SELECT, with its full name."""
         *namespace, table_name = name
         is_folder = isinstance(self._tables, FolderTables)
         ref = None if namespace and is_folder else self._tables.lookup(table_name, namespace)
