@@ -93,8 +93,8 @@ record LanceSorted(
   }
 
   /**
-   * Requests the first rows by a column, as JSON for lance_spark/read/planning/pushdown_request.py. Returns
-   * null for any other key.
+   * Requests the first rows by a column, as JSON for lance_spark/read/planning/pushdown_request.py.
+   * Returns null for any other key.
    */
   Json top() {
     Expression key = resolve(order.child());
