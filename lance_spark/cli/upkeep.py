@@ -106,7 +106,7 @@ def index(
 
 def _describe_indexes(table: Table) -> list[dict[str, object]]:
     return [
-        {"name": index.name, "type": index.index_type, "columns": list(index.columns)}
+        {"name": index.name, "type": statistics.index_type, "columns": list(index.columns)}
         | {"rows": statistics.num_indexed_rows, "other_rows": statistics.num_unindexed_rows}
         for index in table.list_indices()
         for statistics in [table.index_stats(index.name)]

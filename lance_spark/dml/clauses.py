@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+import pyarrow as pa
+
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dml.results import ChangeResult
 from lance_spark.errors import OptionError
 from lance_spark.ingest.rows import Data
+from lance_spark.ingest.vectors import OnBadVectors, VectorRepair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,31 @@ class MergeClauses:
     delete_where: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeInput:
+    """The source of a merge.
+
+    Attributes:
+        data: The rows.
+        on_bad_vectors: What happens to rows with a bad vector.
+        fill_value: The number for `fill`.
+    """
+
+    data: Data
+    on_bad_vectors: OnBadVectors
+    fill_value: float
+
+    def repaired(self, schema: pa.Schema) -> Data:
+        """Returns the rows with repaired vectors for a table.
+
+        Raises:
+            OptionError: An argument is not valid.
+        """
+        repair = VectorRepair.of(self.on_bad_vectors, self.fill_value, schema, is_new=False)
+        rows: Data = self.data if repair is None else repair.repair(self.data)
+        return rows
+
+
 @ARGUMENTS.methods
 class MergeInsertBuilder:
     """Builder of a merge, from :meth:`lance_spark.Table.merge_insert`.
@@ -55,7 +83,9 @@ class MergeInsertBuilder:
     """
 
     def __init__(
-        self, clauses: MergeClauses, execute: Callable[[MergeClauses, Data, CommitNote, timedelta | None], ChangeResult]
+        self,
+        clauses: MergeClauses,
+        execute: Callable[[MergeClauses, MergeInput, CommitNote, timedelta | None], ChangeResult],
     ) -> None:
         self._clauses = clauses
         self._execute = execute
@@ -83,6 +113,8 @@ class MergeInsertBuilder:
     def execute(
         self,
         data: Data,
+        on_bad_vectors: OnBadVectors = "error",
+        fill_value: float = 0.0,
         *,
         commit_message: str | None = None,
         properties: Mapping[str, str] | None = None,
@@ -100,6 +132,8 @@ class MergeInsertBuilder:
         Args:
             data: Source: a Spark DataFrame of any size, or any data of `Table.add`. Columns missing
                 in the source keep their values, and are NULL in new rows.
+            on_bad_vectors: As in :meth:`lance_spark.Table.add`.
+            fill_value: The number for `fill`.
             commit_message: Message of the version.
             properties: Properties of the version: texts by names.
             txn_app_id: Id of the application that writes each of its transactions once, such as the
@@ -123,7 +157,8 @@ class MergeInsertBuilder:
             accepted = "a clause first: when_matched_update_all, when_not_matched_insert_all, ..."
             raise OptionError("merge_insert", None, accepted)
         transaction = AppTransaction.of(txn_app_id, txn_version)
-        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties, transaction), timeout)
+        source = MergeInput(data=data, on_bad_vectors=on_bad_vectors, fill_value=fill_value)
+        return self._execute(self._clauses, source, CommitNote.of(commit_message, properties, transaction), timeout)
 
     def _with(self, clauses: MergeClauses) -> MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)

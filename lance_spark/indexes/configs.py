@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.indexes.definition import IndexDefinition, scalar_index, text_indexes, vector_index
+from lance_spark.indexes.definition import (
+    LEAST_MEMORY_BYTES,
+    IndexDefinition,
+    scalar_index,
+    text_indexes,
+    vector_index,
+)
+from lance_spark.options.io_options import check_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +41,7 @@ class BTree(_ScalarConfig):
         db = lance_spark.connect("library")
         books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
         books.create_index("price", config=lance_spark.BTree())
-        assert books.list_indices()[0].index_type == "BTREE"
+        assert books.list_indices()[0].index_type == "BTree"
         ```
     """
 
@@ -52,7 +60,7 @@ class Bitmap(_ScalarConfig):
         db = lance_spark.connect("library")
         books = db.create_table("books", [{"id": i, "price": 10 * i} for i in range(10)])
         books.create_index("price", config=lance_spark.Bitmap())
-        assert books.list_indices()[0].index_type == "BITMAP"
+        assert books.list_indices()[0].index_type == "Bitmap"
         ```
     """
 
@@ -85,8 +93,9 @@ class FTS:
 
     Attributes:
         with_position: Whether to store positions, for phrases; the index is larger.
-        base_tokenizer: How to split words: `simple`, `whitespace`, `raw`, `ngram`, `icu`, or
-            `jieba/*` and `lindera/*` with a language model in Lance's folder of models.
+        base_tokenizer: How to split words: `simple`, `whitespace`, `raw`, `ngram`, `icu`,
+            `icu/split`, or `jieba/*` and `lindera/*` with a language model in Lance's folder of
+            models.
         language: Language of stems and stop words.
         max_token_length: Longest word; None keeps all.
         lower_case: Whether to ignore case.
@@ -99,6 +108,7 @@ class FTS:
         block_size: Rows of a block of the index: 128 or 256.
         custom_stop_words: Words to leave out, in place of the language's.
         memory_limit: Mebibytes of memory for each task; None leaves the size to Lance.
+        num_workers: Threads of each task, at most the cores; None is all cores.
 
     Example:
         ```python
@@ -125,13 +135,29 @@ class FTS:
     block_size: Literal[128, 256] = 128
     custom_stop_words: Sequence[str] | None = None
     memory_limit: int | None = None
+    num_workers: int | None = None
 
     def define(self, column: str, *, name: str | None, replace: bool) -> IndexDefinition:
-        """Returns the definition of the index of a column."""
+        """Returns the definition of the index of a column.
+
+        Raises:
+            OptionError: A parameter is not valid.
+        """
         tokens = asdict(self)
-        megabytes = tokens.pop("memory_limit")
-        memory_bytes = None if megabytes is None else megabytes << 20
-        return text_indexes(column, name=name, replace=replace, memory_bytes=memory_bytes, tokens=tokens)[0]
+        megabytes, workers = tokens.pop("memory_limit"), tokens.pop("num_workers")
+        least = LEAST_MEMORY_BYTES >> 20
+        check_number("memory_limit", megabytes, least=least, accepted=f"mebibytes, {least} or more, or None")
+        check_number("num_workers", workers, least=1)
+        definition = text_indexes(
+            column,
+            name=name,
+            replace=replace,
+            memory_bytes=None if megabytes is None else megabytes << 20,
+            tokens=tokens,
+        )[0]
+        if workers is None:
+            return definition
+        return dataclasses.replace(definition, parameters={**definition.parameters, "num_workers": workers})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,13 +44,13 @@ TASK_ROWS: Mapping[str, int] = {
 """Minimum rows of a task, by kind: about a second of work of a core."""
 
 _PARTITION_ROWS = {kind: 1 << 20 if "HNSW" in kind else 4096 for kind in get_args(VectorKind)}
-_TOKENIZERS = ("simple", "whitespace", "raw", "ngram", "icu")
+_TOKENIZERS = ("simple", "whitespace", "raw", "ngram", "icu", "icu/split")
 _MODEL_TOKENIZERS = ("jieba/", "lindera/")
 _LANGUAGES = (
     "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian", "Norwegian",
     "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
 )  # fmt: skip
-_LEAST_MEMORY_BYTES = 16 << 20
+LEAST_MEMORY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,8 +239,8 @@ def text_indexes(
         check_number(option, tokens.get(option), least=1)
     letters = "a number of letters, 1 or more, or None"
     check_number("max_token_length", tokens["max_token_length"], least=1, accepted=letters)
-    size = f"bytes, {_LEAST_MEMORY_BYTES} or more, or None"
-    check_number("writer_heap_size", memory_bytes, least=_LEAST_MEMORY_BYTES, accepted=size)
+    size = f"bytes, {LEAST_MEMORY_BYTES} or more, or None"
+    check_number("writer_heap_size", memory_bytes, least=LEAST_MEMORY_BYTES, accepted=size)
     memory = {} if memory_bytes is None else {"memory_limit": memory_bytes >> 20}
     return [
         IndexDefinition(

@@ -37,8 +37,9 @@ class IndexConfig:
 
     Attributes:
         name: Name of the index.
-        index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
-            `create_fts_index`; Lance's name for other kinds.
+        index_type: Kind of the index by the name of its class for `create_index(config=...)`, such
+            as `BTree` or `IvfPq`, with `IvfHnswSq` for :class:`HnswSq`; Lance's name for other
+            kinds. `index_stats` has the names of the parameter `index_type`, such as `BTREE`.
         columns: Paths of its columns, with quoted names where they are no plain words.
         index_uuid: Id of the first part of the index.
         num_indexed_rows: Live rows in covered fragments.
@@ -85,7 +86,8 @@ class IndexStatistics:
     Attributes:
         num_indexed_rows: Live rows in covered fragments.
         num_unindexed_rows: Rows in other fragments, which Lance scans.
-        index_type: Kind of the index, as in :class:`IndexConfig`.
+        index_type: Kind of the index by the names of `create_index`, `create_scalar_index` and
+            `create_fts_index`, such as `BTREE`; Lance's name for other kinds.
         distance_type: Metric of a vector index: `l2`, `cosine`, `dot` or `hamming`; None for other
             indexes.
         num_indices: Number of parts of the index. A search reads each part.
@@ -132,6 +134,13 @@ def kind_of(index_type: str) -> str:
     return _NAMES.get(index_type, index_type)
 
 
+def class_name_of(index_type: str) -> str:
+    """Returns LanceDB's name of the kind of an index, that of a class but for graphs."""
+    if index_type == "Inverted":
+        return "FTS"
+    return index_type.title().replace("_", "") if index_type.startswith("IVF_") else index_type
+
+
 def column_paths(dataset: lance.LanceDataset, index: IndexDescription) -> list[str]:
     """Returns the paths of the columns of an index; names that are no plain words are quoted."""
     paths = dict(_field_paths(dataset.lance_schema.fields(), ""))
@@ -162,7 +171,7 @@ def _config_of(
     indexed, unindexed = _coverage(index, rows_by_fragment)
     return IndexConfig(
         name=index.name,
-        index_type=kind_of(index.index_type),
+        index_type=class_name_of(index.index_type),
         columns=column_paths(dataset, index),
         index_uuid=str(first.uuid),
         num_indexed_rows=indexed,

@@ -35,11 +35,11 @@ class PythonColumns:
     Attributes:
         values: The columns by name.
         nan_is_null: Whether NaN, NaT and NA are NULL, as in pandas.
-        infer: Returns the columns' own types.
+        infer: Returns the own types of columns with these names.
     """
 
     values: Mapping[str, Any]
-    infer: Callable[[], pa.Schema]
+    infer: Callable[[Mapping[str, Any]], pa.Schema]
     nan_is_null: bool = False
 
     def to_table(self, target: pa.Schema | None) -> pa.Table:
@@ -49,7 +49,7 @@ class PythonColumns:
             ValueConversionError: A value does not fit.
             pa.ArrowException, ValueError, TypeError: The values of a column have no common type.
         """
-        schema = self.infer() if target is None else target
+        schema = self.infer(self.values) if target is None else target
         fields = [python_field(field) for field in schema if field.name in self.values]
         arrays = [python_array(field, self.values[field.name], nan_is_null=self.nan_is_null) for field in fields]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(schema.metadata)
@@ -58,11 +58,13 @@ class PythonColumns:
 def columns_of(data: object) -> PythonColumns:
     """Returns the columns of a pandas DataFrame, rows, a dict of columns, or a NumPy array.
 
-    Rows are dicts or pydantic models. A NumPy array has named fields.
+    Rows are dicts or pydantic models. A NumPy array has named fields. Columns stay unchanged.
 
     Raises:
         SchemaMismatchError: The data has another form.
     """
+    if isinstance(data, PythonColumns):
+        return data
     if is_data_frame(data):
         return _pandas_columns(data)
     if isinstance(data, np.ndarray) and data.dtype.names is not None and data.ndim == 1:
@@ -102,7 +104,7 @@ def _model_columns(models: Sequence[Any], classes: set[type]) -> PythonColumns:
         )
     (model,) = classes
     columns = _transpose([_plain_value(row.model_dump()) for row in models])
-    return PythonColumns(values=columns, infer=lambda: _with_vectors(_schema_of_model(model), columns))
+    return PythonColumns(values=columns, infer=lambda values: _with_vectors(_schema_of_model(model), values))
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401
@@ -131,23 +133,24 @@ def _pandas_columns(data: pd.DataFrame) -> PythonColumns:
             f"Two columns of the data have one name: {names}. Nothing was written. Rename a column."
         )
 
-    def infer() -> pa.Schema:
+    def infer(values: Mapping[str, Any]) -> pa.Schema:
         for name in data.columns:
             if data[name].dtype == object:
                 refuse_mixed_moments(data[name])
         schema = pa.Schema.from_pandas(data, preserve_index=False)
-        return _with_vectors(schema, columns)
+        return _with_vectors(schema, values)
 
     columns: dict[str, Any] = {str(name): column for name, column in data.items()}
     return PythonColumns(values=columns, infer=infer, nan_is_null=True)
 
 
 def _plain_columns(columns: dict[str, Any]) -> PythonColumns:
-    def infer() -> pa.Schema:
-        check_column_names(list(columns))
-        return _with_vectors(pa.schema([(name, _infer(name, column)) for name, column in columns.items()]), columns)
+    return PythonColumns(values=columns, infer=_infer_all)
 
-    return PythonColumns(values=columns, infer=infer)
+
+def _infer_all(columns: Mapping[str, Any]) -> pa.Schema:
+    check_column_names(list(columns))
+    return _with_vectors(pa.schema([(name, _infer(name, column)) for name, column in columns.items()]), columns)
 
 
 def _infer(name: str, column: Any) -> pa.DataType:  # noqa: ANN401

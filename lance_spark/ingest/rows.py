@@ -174,7 +174,8 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         SourceError: Another library raised an error during the read.
     """
     try:
-        rows = open_stream(_read_parts(data, schema, table) if is_iterator(data) else data)
+        has_target = schema is not None or table is not None
+        rows = open_stream(_read_parts(data, schema, table) if is_iterator(data) else data, has_target=has_target)
         if rows is None:
             columns = columns_of(data)
             target = _select_target(list(columns.values), schema, table)

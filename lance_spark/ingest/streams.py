@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from lance_spark.errors import SchemaMismatchError, SourceError
 from lance_spark.lance_compat import plain
+from lance_spark.types.model_schema import is_model
 
 _VIEWS = ((pa.string_view(), pa.string()), (pa.binary_view(), pa.binary()))
 """Views, which Polars exports, and the types that Lance stores for them."""
@@ -27,12 +28,16 @@ def is_iterator(data: object) -> bool:
     return isinstance(data, Iterator) and not hasattr(data, "schema") and not hasattr(data, "__arrow_c_stream__")
 
 
-def open_stream(data: object) -> pa.Table | pa.RecordBatchReader | None:
+def open_stream(data: object, *, has_target: bool = False) -> pa.Table | pa.RecordBatchReader | None:
     """Returns Arrow data as a table or as a stream; None for data in another form.
 
     A stream reads one batch at a time. The sources are tables and record batches of Arrow, datasets
     and scanners of PyArrow and pylance, lazy frames of Polars, objects of the Arrow PyCapsule
     interface, and iterators over these.
+
+    Args:
+        data: The data.
+        has_target: Whether batches of an iterator become the types of a target, and may differ.
 
     Raises:
         SchemaMismatchError: An iterator yields no batches, or other objects.
@@ -55,7 +60,7 @@ def open_stream(data: object) -> pa.Table | pa.RecordBatchReader | None:
         return _as_reader(data, data)
     if hasattr(data, "__arrow_c_array__") and not (isinstance(data, pa.Array) and not pa.types.is_struct(data.type)):
         return pa.Table.from_batches([pa.record_batch(data)])
-    return _join_batches(data) if isinstance(data, Iterator) else None
+    return _join_batches(data, has_target) if isinstance(data, Iterator) else None
 
 
 def _is_of(module: str, name: str, data: object) -> bool:
@@ -91,7 +96,7 @@ def _as_reader(data: object, stream: Any) -> pa.RecordBatchReader:  # noqa: ANN4
     return pa.RecordBatchReader.from_batches(reader.schema, read())
 
 
-def _join_batches(parts: Iterator[object]) -> pa.RecordBatchReader:
+def _join_batches(parts: Iterator[object], has_target: bool) -> pa.RecordBatchReader:
     """Returns record batches, tables and frames as a stream. Reads the first batch."""
 
     def all_batches() -> Iterator[pa.RecordBatch]:
@@ -99,7 +104,7 @@ def _join_batches(parts: Iterator[object]) -> pa.RecordBatchReader:
             if isinstance(part, pa.RecordBatch):
                 yield part
                 continue
-            rows = None if isinstance(part, Iterator) and not hasattr(part, "schema") else open_stream(part)
+            rows = None if is_iterator(part) else open_stream(part)
             if rows is None:
                 raise refuse_form(part)
             yield from rows.to_reader() if isinstance(rows, pa.Table) else rows
@@ -112,7 +117,8 @@ def _join_batches(parts: Iterator[object]) -> pa.RecordBatchReader:
         )
 
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
-        if batch.schema.equals(first.schema):
+        has_names = has_target and sorted(batch.schema.names) == sorted(first.schema.names)
+        if has_names or batch.schema.equals(first.schema):
             return batch
         raise SchemaMismatchError(
             f"A batch of the data has the columns {_describe(batch.schema)}, and the first batch has "
@@ -128,6 +134,11 @@ def _describe(schema: pa.Schema) -> str:
 
 def refuse_form(data: object) -> SchemaMismatchError:
     """Returns the error for an object that is no data for a table."""
+    if isinstance(data, Mapping) or is_model(type(data)):
+        return SchemaMismatchError(
+            f"A single {type(data).__name__} is no data for a table. Nothing was written. Pass a list, even for one "
+            "row. An iterator yields lists, frames or batches."
+        )
     return SchemaMismatchError(
         f"{type(data).__name__} is no data for a table. Nothing was written. Give a Spark or pandas DataFrame, Arrow, "
         "a list of dicts or of pydantic models, a dict of lists, or an iterator over batches."

@@ -8,16 +8,19 @@ from __future__ import annotations
 import collections
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import OptionError, ValueConversionError
-from lance_spark.ingest.streams import is_spark, open_stream
+from lance_spark.ingest.columns import PythonColumns, columns_of
+from lance_spark.ingest.streams import is_iterator, is_spark, open_stream, refuse_form
+from udf_runtime.execute.conversion.columns import is_data_frame
 
 OnBadVectors = Literal["error", "drop", "fill", "null"]
 """What happens to rows with a bad vector: a vector with NaN, or of another length."""
@@ -164,27 +167,24 @@ class VectorRepair:
         """Returns data with repaired vectors.
 
         Args:
-            data: Rows of Python, a dict of columns, pandas, Arrow of any library, also a stream, or
-                a Spark DataFrame. A stream is repaired batch by batch.
+            data: Rows of Python, a dict of columns, pandas, Arrow of any library, also a stream, an
+                iterator over these, or a Spark DataFrame. Streams and iterators are repaired part
+                by part.
 
         Raises:
-            OptionError: The data has another form.
+            OptionError: A Spark DataFrame makes a new table.
+            SchemaMismatchError: The data has another form.
         """
-        if isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data):
-            return self._rows(data)
         if is_spark(data):
             return self._spark_frame(data)
+        if is_iterator(data):
+            return self._parts(cast("Iterator[object]", data))
         rows = open_stream(data)
         if rows is not None:
             return self._with_vectors_of(rows.schema).repair_arrow(rows)
-        columns = getattr(data, "columns", None)
-        if hasattr(data, "iloc") and columns is not None:
+        if is_data_frame(data):
             return self._frame(data)
-        if isinstance(data, Mapping):
-            return self._columns(data)
-        raise OptionError(
-            "on_bad_vectors", self.on_bad_vectors, "error, for data that is neither Python, pandas, Spark nor Arrow"
-        )
+        return self._columns(columns_of(data))
 
     def repair_arrow(self, rows: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
         """Returns Arrow data with repaired vectors. A stream is repaired batch by batch."""
@@ -198,23 +198,54 @@ class VectorRepair:
             self, lengths={name: size for name, size in lengths.items() if size >= least} | dict(self.lengths)
         )
 
-    def _rows(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
-        """Returns the repaired rows, or the columns if no row remains."""
-        repaired = [dict(row) for row in rows]
-        names = dict.fromkeys(itertools.chain.from_iterable(rows))
+    def _columns(self, columns: PythonColumns) -> PythonColumns:
+        repaired = dict(columns.values)
         for name in self.lengths:
-            values = self._values(name, [row.get(name) for row in repaired])
-            pairs = zip(repaired, values, strict=True)
-            repaired = [row | ({name: value} if name in row else {}) for row, value in pairs if value is not _DROPPED]
-        return repaired or {str(name): [] for name in names}
+            if name in repaired:
+                values = self._values(name, _to_list(repaired[name]))
+                keep = [value is not _DROPPED for value in values]
+                if not all(keep):
+                    repaired = {label: _keep(column, keep) for label, column in repaired.items()}
+                repaired[name] = [value for value in values if value is not _DROPPED]
+        return replace(columns, values=repaired)
 
-    def _columns(self, columns: Mapping[Any, Any]) -> dict[str, Any]:
-        names = list(columns)
-        rows = [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        repaired = self._rows(rows)
-        if isinstance(repaired, dict):
-            return {name: [] for name in names}
-        return {name: [row[name] for row in repaired] for name in names}
+    def _parts(self, parts: Iterator[object]) -> Iterator[Any]:
+        """Yields the repaired parts of an iterator that have rows, else the last part.
+
+        The most frequent length in the first part with vectors is the length of all vectors. Parts
+        before it wait in memory.
+        """
+        empty, has_rows = None, False
+        for part in self._repaired_parts(_split_streams(parts)):
+            if _has_rows(part):
+                has_rows = True
+                yield part
+            else:
+                empty = part
+        if not has_rows and empty is not None:
+            yield empty
+
+    def _repaired_parts(self, parts: Iterator[object]) -> Iterator[Any]:
+        repair, waiting, names = self, deque[object](), set[str]()
+        for part in parts:
+            waiting.append(part)
+            vectors = repair._vectors_of_unknown_length(part)
+            names |= vectors.keys()
+            lengths = {name: repair._length(name, values) for name, values in vectors.items()}
+            repair = replace(repair, lengths={**repair.lengths, **lengths})
+            if all(repair.lengths[name] is not None for name in names):
+                while waiting:
+                    yield repair.repair(waiting.popleft())
+        yield from map(repair.repair, waiting)
+
+    def _vectors_of_unknown_length(self, part: Any) -> dict[str, list[Any]]:  # noqa: ANN401 - a part of any form
+        """Returns the columns of a part whose vectors have no known length."""
+        names = [name for name, length in self.lengths.items() if length is None]
+        if not names:
+            return {}
+        is_arrow = isinstance(part, pa.Table)
+        columns = {name: part[name] for name in part.schema.names} if is_arrow else columns_of(part).values
+        return {name: _to_list(columns[name]) for name in names if name in columns}
 
     def _table(self, table: pa.Table) -> pa.Table:
         for name in self.lengths:
@@ -226,27 +257,19 @@ class VectorRepair:
             field: Any = table.schema.field(name)
             vectors = [value for value in values if value is not _DROPPED]
             length = self._length(name, vectors)
-            kind = pa.list_(field.type.value_type, length) if length else field.type
+            numbers = pa.float64() if pa.types.is_null(field.type.value_type) else field.type.value_type
+            kind = pa.list_(numbers, length) if length else field.type
             table = remaining.set_column(
                 remaining.schema.get_field_index(name), field.with_type(kind), pa.array(vectors, kind)
             )
         return table
 
     def _stream(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-        """Repairs a stream batch by batch.
-
-        The most frequent length in the first batch with vectors is the length of all vectors.
-        """
-        batches, lengths = iter(rows), dict(self.lengths)
-        first_batches = []
-        while None in lengths.values() and (batch := next(batches, None)) is not None:
-            first_batches.append(batch)
-            for name in set(lengths) & set(batch.schema.names):
-                lengths[name] = self._length(name, batch.column(name).to_pylist())
-        repair = replace(self, lengths=lengths)
-        schema = repair.repair(rows.schema.empty_table()).schema
-        repaired = repair.repair_batches(itertools.chain(first_batches, batches), schema)
-        return pa.RecordBatchReader.from_batches(schema, repaired)
+        """Repairs a stream batch by batch, as :meth:`_parts`."""
+        parts = self._parts(iter(rows))
+        first = next(parts, self._table(rows.schema.empty_table()))
+        batches = (batch for table in itertools.chain([first], parts) for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(first.schema, batches)
 
     def _spark_frame(self, frame: Any) -> Any:  # noqa: ANN401 - classic Spark or Connect
         """Repairs the vectors in Spark's tasks."""
@@ -269,16 +292,10 @@ class VectorRepair:
             )
         return frame.mapInArrow(replace(self, lengths=lengths).repair_batches, frame.schema)
 
-    def repair_batches(
-        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yields repaired batches, in the types of a schema, else of each batch.
-
-        Runs in a task of Spark, or in this process.
-        """
+    def repair_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields repaired batches with the same types. Runs in a task of Spark."""
         for batch in batches:
-            repaired = self._table(pa.Table.from_batches([batch]))
-            yield from repaired.cast(batch.schema if schema is None else schema).to_batches()
+            yield from self._table(pa.Table.from_batches([batch])).cast(batch.schema).to_batches()
 
     def _frame(self, frame: Any) -> Any:  # noqa: ANN401 - pandas is not imported here
         for name in self.lengths:
@@ -316,6 +333,34 @@ class VectorRepair:
             return self.lengths[name]
         counts = collections.Counter(len(value) for value in values if _is_complete(value))
         return counts.most_common(1)[0][0] if counts else None
+
+
+def _split_streams(parts: Iterator[object]) -> Iterator[object]:
+    """Yields parts of Arrow batch by batch, as tables, and other parts unchanged."""
+    for part in parts:
+        if is_iterator(part):
+            raise refuse_form(part)
+        rows = open_stream(part)
+        if rows is None:
+            yield part if is_data_frame(part) else columns_of(part)
+            continue
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else rows:
+            yield pa.Table.from_batches([batch])
+
+
+def _has_rows(part: Any) -> bool:  # noqa: ANN401 - a table, a data frame, or columns
+    return any(map(len, part.values.values())) if isinstance(part, PythonColumns) else len(part) > 0
+
+
+def _to_list(column: Any) -> list[Any]:  # noqa: ANN401 - a column of any class
+    return column.to_pylist() if isinstance(column, (pa.Array, pa.ChunkedArray)) else list(column)
+
+
+def _keep(column: Any, keep: Sequence[bool]) -> Any:  # noqa: ANN401 - a column of any class
+    """Returns the values of a column at the true places of a mask."""
+    if isinstance(column, (pa.Array, pa.ChunkedArray)):
+        return column.filter(pa.array(keep))
+    return list(itertools.compress(column, keep))
 
 
 def _is_list(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes

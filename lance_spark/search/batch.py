@@ -32,6 +32,7 @@ from lance_spark.read.ranking.ranking import DISTANCE, Ranking, vector_column, v
 from lance_spark.search.batch_tasks import OWN, PART, QUERY, ROW, VECTOR, FindNearest, TakeNearest
 from lance_spark.search.query import Query, attributes_of
 from lance_spark.search.search import Search
+from lance_spark.search.timeouts import QueryDeadline
 from lance_spark.session.sessions import known_slots
 from lance_spark.types.fields import Kind
 
@@ -186,6 +187,11 @@ class BatchSearch(Search):
             LanceSparkError: As in :meth:`to_spark`.
         """
         return self.to_arrow(timeout=timeout).to_reader(max_chunksize=batch_size)
+
+    def _rows(self, dataset: lance.LanceDataset, deadline: QueryDeadline) -> pa.Table:
+        is_pinned = self.source.version is not None
+        source = self.source if is_pinned else self.source.pin(dataset.version)
+        return replace(self, source=source).to_arrow(timeout=deadline.timeout)
 
     def explain_plan(self, verbose: bool = False) -> str:  # noqa: ARG002 - as inherited
         """Describes the plan: the index, and the number of rows to compare.

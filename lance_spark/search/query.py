@@ -17,10 +17,10 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
-    SchemaMismatchError,
     UnsupportedOperationError,
 )
 from lance_spark.jvm.gateway import is_classic
+from lance_spark.read.blob_frames import BlobColumns, BlobMode, check_blob_mode
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.polars_frames import to_frame
@@ -30,7 +30,7 @@ from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_or
 from lance_spark.search.timeouts import QueryDeadline
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
-from lance_spark.types.pandas_values import check_levels, flatten_structs, to_pandas, to_rows
+from lance_spark.types.pandas_values import check_levels, flatten_structs, to_models, to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -257,9 +257,7 @@ class Query:
         if batch_size is not None:
             _count("batch_size", batch_size, 1)
         deadline = QueryDeadline.of(timeout, self.source.uri)
-        dataset = self._opened()
-        batches = deadline.read(lambda: self._batches(dataset, batch_size))
-        return stream_of(self._schema(dataset), batches, batch_size)
+        return self._stream(self._opened(), deadline, batch_size)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_batches().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
@@ -280,16 +278,25 @@ class Query:
         """
         return self.to_batches(timeout=timeout).read_all()
 
-    def to_pandas(self, *, flatten: bool | int | None = None, timeout: timedelta | None = None) -> pd.DataFrame:
+    def to_pandas(
+        self,
+        flatten: bool | int | None = None,
+        *,
+        blob_mode: BlobMode = "lazy",
+        timeout: timedelta | None = None,
+        **arguments: Any,  # noqa: ANN401 - arguments of PyArrow
+    ) -> pd.DataFrame:
         """Returns the rows as a pandas DataFrame in this process.
 
         Args:
             flatten: Levels of structs whose fields become columns, called `struct.field`; True is
                 all levels.
+            blob_mode: As in :meth:`lance_spark.Table.to_pandas`.
             timeout: As in :meth:`to_batches`.
+            arguments: Arguments of `pyarrow.Table.to_pandas`.
 
         Raises:
-            OptionError: `flatten` is 0 or negative.
+            OptionError: `flatten` is 0 or negative, or `blob_mode` is unknown.
             LanceSparkError: As in :meth:`to_batches`.
 
         Example:
@@ -301,7 +308,17 @@ class Query:
             ```
         """
         check_levels(flatten)
-        return to_pandas(flatten_structs(self.to_arrow(timeout=timeout), flatten))
+        mode, deadline = check_blob_mode(blob_mode), QueryDeadline.of(timeout, self.source.uri)
+        dataset = self._opened()
+        blobs = BlobColumns.of(dataset, self.columns, mode)
+        query = self if blobs is None else replace(self, row_ids=True)
+        rows = query._rows(dataset, deadline)  # noqa: SLF001 - its own
+
+        def convert(table: pa.Table) -> pd.DataFrame:
+            chosen = table if query._has_row_ids() == self._has_row_ids() else table.drop_columns([ROW_ID])  # noqa: SLF001 - its own
+            return to_pandas(flatten_structs(chosen, flatten), arguments)
+
+        return convert(rows) if blobs is None else blobs.to_pandas(rows, convert)
 
     def to_polars(self, *, timeout: timedelta | None = None) -> pl.DataFrame:
         """Returns the rows as a Polars DataFrame in this process.
@@ -364,13 +381,7 @@ class Query:
         names = getattr(model, "model_fields", None)
         if not isinstance(names, dict):
             raise OptionError("model", model, "a class of pydantic")
-        rows = self.to_list(timeout=timeout)
-        try:
-            return [model(**{name: row[name] for name in names if name in row}) for row in rows]
-        except ValueError as error:
-            raise SchemaMismatchError(
-                f"A row does not fit the class {model.__name__}: {error}. Select the columns of the class."
-            ) from error
+        return to_models(self.to_list(timeout=timeout), model)
 
     def output_schema(self) -> pa.Schema:
         """Returns the Arrow schema of the rows. Reads no rows.
@@ -524,6 +535,15 @@ class Query:
     def _order_frame(self, frame: DataFrame) -> DataFrame:
         ordered = frame.orderBy(*spark_ordering(self.ordering))
         return ordered if self.most_rows is None else ordered.limit(self.most_rows)
+
+    def _rows(self, dataset: lance.LanceDataset, deadline: QueryDeadline) -> pa.Table:
+        return self._stream(dataset, deadline).read_all()
+
+    def _stream(
+        self, dataset: lance.LanceDataset, deadline: QueryDeadline, batch_size: int | None = None
+    ) -> pa.RecordBatchReader:
+        batches = deadline.read(lambda: self._batches(dataset, batch_size))
+        return stream_of(self._schema(dataset), batches, batch_size)
 
     def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
         with search_errors(dataset, self.condition):

@@ -369,9 +369,9 @@ class Search(VectorSettings, Query):
 
     def _set(self, option: str, value: object, *, name: str | None = None) -> Self:
         self._only(f"{name or option}()", "vector", "hybrid")
-        settings = {**dict(self.settings), option: value}
-        VectorQuery(q=_ANY_VECTOR, **settings)  # Validates the value.
-        return replace(self, settings=tuple(settings.items()))
+        setting: dict[str, Any] = {option: value}
+        VectorQuery(q=_ANY_VECTOR, **setting)  # Validates the value; the read validates all settings together.
+        return replace(self, settings=tuple({**dict(self.settings), **setting}.items()))
 
 
 def _numbered_batches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Self
 
+from lance_spark.options.io_options import check_number
 from lance_spark.queries.parameters import metric_of
 
 
@@ -57,6 +58,7 @@ class VectorSettings:
             rows = docs.search([0.1, 0.2]).minimum_nprobes(5).maximum_nprobes(50).to_list()
             ```
         """
+        check_number("minimum_nprobes", minimum_nprobes, least=1)
         return self._set("nprobes", minimum_nprobes, name="minimum_nprobes")
 
     def maximum_nprobes(self, maximum_nprobes: int) -> Self:

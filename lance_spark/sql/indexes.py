@@ -42,8 +42,13 @@ def drop_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def list_indexes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Returns name, kind and columns of each index."""
-    indexes = _open_table(arguments).list_indices()
-    return {"indexes": [{"name": i.name, "type": i.index_type, "columns": list(i.columns)} for i in indexes]}
+    table = _open_table(arguments)
+    return {
+        "indexes": [
+            {"name": i.name, "type": table.index_stats(i.name).index_type, "columns": list(i.columns)}
+            for i in table.list_indices()
+        ]
+    }
 
 
 def build(

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from lance_spark.backfill.request import columns_of
 from lance_spark.columns.primary_key import primary_key_of, set_primary_key
 from lance_spark.commit.app_transaction import AppTransaction
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, names_of
-from lance_spark.dml.clauses import MergeClauses, MergeInsertBuilder
+from lance_spark.dml.clauses import MergeClauses, MergeInput, MergeInsertBuilder
 from lance_spark.dml.merge import Merge
 from lance_spark.dml.results import ChangeResult
 from lance_spark.dml.statement import Statement
 from lance_spark.errors import OptionError
-from lance_spark.ingest.rows import Data
 from lance_spark.table.versions import TableVersions
 from lance_spark.views.definition import refuse_view
 
@@ -163,7 +161,7 @@ class TableChanges(TableVersions):
             assert merge.execute([{"id": 1, "price": 5}]).rows_inserted == 1
             ```
         """
-        set_primary_key(self._ref, columns_of(columns))
+        set_primary_key(self._ref, names_of(columns))
 
     def merge_insert(self, on: str | Sequence[str] | None = None) -> MergeInsertBuilder:
         """Starts a merge of rows by key.
@@ -195,9 +193,10 @@ class TableChanges(TableVersions):
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
     def _merge(
-        self, clauses: MergeClauses, data: Data, note: CommitNote, timeout: timedelta | None = None
+        self, clauses: MergeClauses, source: MergeInput, note: CommitNote, timeout: timedelta | None = None
     ) -> ChangeResult:
         ref = self._rows_ref()
+        data = source.repaired(ref.open().schema)
         return Merge(self._spark(), ref, clauses, data, table_name=self.name, timeout=timeout).run(note)
 
     def _change(self, where: str | None, sets: Assignments | None, note: CommitNote) -> ChangeResult:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
+from lance_spark.display import warn_caller
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.indexes import listing, upkeep
 from lance_spark.indexes.build import build_index
 from lance_spark.indexes.configs import IndexDescription
-from lance_spark.indexes.definition import VectorKind, scalar_index, text_indexes, vector_index
+from lance_spark.indexes.definition import IndexDefinition, VectorKind, scalar_index, text_indexes, vector_index
 from lance_spark.indexes.listing import IndexConfig, IndexStatistics
 from lance_spark.table.versions import TableVersions
 
@@ -28,6 +29,15 @@ def refuse_argument(method: str, name: str, value: object, remedy: str) -> None:
     """
     if value is not None:
         raise UnsupportedOperationError(f"The argument {name} is not available in {method}. Leave it out. {remedy}.")
+
+
+def ignore_cache_size(method: str, size: int | None) -> None:
+    """Warns that a size of the cache of indexes, which other databases have, has no effect."""
+    if size is not None:
+        warn_caller(
+            f"{method} ignores index_cache_size, because Lance sizes its cache by itself. Leave it out.",
+            DeprecationWarning,
+        )
 
 
 _METRIC = "L2"
@@ -55,6 +65,7 @@ class TableIndexes(TableVersions):
         target_partition_size: int | None = None,
         name: str | None = None,
         config: IndexDescription | None = None,
+        wait_timeout: timedelta | None = None,
     ) -> None:
         """Creates an index of a column of vectors, in Spark's tasks, and commits the index.
 
@@ -74,7 +85,7 @@ class TableIndexes(TableVersions):
             vector_column_name: The column: vectors of one length, of floating-point numbers.
             replace: Whether the index replaces an index of its name.
             accelerator: Refused: models are trained on the CPUs of one task.
-            index_cache_size: Refused: Lance sizes its cache by itself.
+            index_cache_size: Ignored with a warning: Lance sizes its cache by itself.
             index_type: How vectors are stored: unchanged (`FLAT`) or compressed (`PQ` and `RQ`
                 most, `SQ` to a byte an element), and whether each partition has a graph (`HNSW`).
             num_bits: Bits that PQ stores for each part: 8 (default) or 4. Bits that RQ stores for
@@ -85,7 +96,10 @@ class TableIndexes(TableVersions):
             ef_construction: Candidates for each edge while a graph is made.
             target_partition_size: Rows of a partition, in place of `num_partitions`.
             name: Name of the index; by default the column's and `_idx`.
-            config: Kind and parameters, in place of all parameters but `replace` and `name`.
+            config: Kind and parameters, in place of all parameters but `replace`, `name` and
+                `wait_timeout`.
+            wait_timeout: Maximum time to wait for rows that concurrent writers added during the
+                build, as :meth:`wait_for_index` does; by default the call does not wait.
 
         Raises:
             OptionError: A parameter is not valid, or does not fit the column.
@@ -112,10 +126,10 @@ class TableIndexes(TableVersions):
         if config is not None:
             is_given = metric != _METRIC or metric in self._ref.open_latest().schema.names
             column = metric if is_given and vector_column_name == VECTOR_COLUMN else vector_column_name
-            build_index(self._spark, self._ref, config.define(column, name=name, replace=replace))
+            self._build(config.define(column, name=name, replace=replace), wait_timeout)
             return
         refuse_argument("create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task")
-        refuse_argument("create_index", "index_cache_size", index_cache_size, "Lance sizes its cache by itself")
+        ignore_cache_size("create_index", index_cache_size)
         numbers = {
             "num_partitions": num_partitions,
             "num_sub_vectors": num_sub_vectors,
@@ -127,7 +141,7 @@ class TableIndexes(TableVersions):
             "ef_construction": ef_construction,
         }
         definition = vector_index(vector_column_name, index_type, metric, name=name, replace=replace, numbers=numbers)
-        build_index(self._spark, self._ref, definition)
+        self._build(definition, wait_timeout)
 
     def create_scalar_index(
         self,
@@ -136,6 +150,7 @@ class TableIndexes(TableVersions):
         replace: bool = True,
         index_type: Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"] = "BTREE",
         name: str | None = None,
+        wait_timeout: timedelta | None = None,
     ) -> None:
         """Creates an index for filters, in Spark's tasks, and commits the index.
 
@@ -150,6 +165,7 @@ class TableIndexes(TableVersions):
                 `NGRAM` for `contains(text, ...)`, `ZONEMAP` and `BLOOMFILTER` (or `BLOOM`) for
                 little space: they exclude parts of a file.
             name: Name of the index; by default the column's and `_idx`.
+            wait_timeout: As in :meth:`create_index`.
 
         Raises:
             OptionError: The kind is unknown.
@@ -167,7 +183,7 @@ class TableIndexes(TableVersions):
             assert [index.name for index in books.list_indices()] == ["price_idx"]
             ```
         """
-        build_index(self._spark, self._ref, scalar_index(column, index_type, name=name, replace=replace))
+        self._build(scalar_index(column, index_type, name=name, replace=replace), wait_timeout)
 
     def create_fts_index(  # noqa: PLR0913 - the specification's parameters
         self,
@@ -188,8 +204,10 @@ class TableIndexes(TableVersions):
         ngram_min_length: int = 3,
         ngram_max_length: int = 3,
         prefix_only: bool = False,
+        block_size: Literal[128, 256] = 128,
         custom_stop_words: Sequence[str] | None = None,
         name: str | None = None,
+        wait_timeout: timedelta | None = None,
     ) -> None:
         """Creates an index for full-text search, in Spark's tasks, and commits the index.
 
@@ -202,9 +220,10 @@ class TableIndexes(TableVersions):
             tokenizer_name: Refused: `base_tokenizer`, `language` and `stem` describe the tokens.
             with_position: Whether to store positions, for phrases; the index is larger.
             base_tokenizer: How to split words: at white space and punctuation (`simple`), at white
-                space (`whitespace`), not at all (`raw`), by the rules of Unicode (`icu`), or into
-                parts of words (`ngram`). `jieba/default` and `lindera/ipadic` need a language
-                model below `LANCE_LANGUAGE_MODEL_HOME` on each machine.
+                space (`whitespace`), not at all (`raw`), by the rules of Unicode (`icu`, or
+                `icu/split` with punctuation as in `simple`), or into parts of words (`ngram`).
+                `jieba/default` and `lindera/ipadic` need a language model below
+                `LANCE_LANGUAGE_MODEL_HOME` on each machine.
             language: Language of stems and stop words.
             max_token_length: Longest word; None keeps all.
             lower_case: Whether to ignore case.
@@ -214,8 +233,10 @@ class TableIndexes(TableVersions):
             ngram_min_length: Minimum letters of the parts of `ngram`.
             ngram_max_length: Maximum letters of the parts of `ngram`.
             prefix_only: Whether `ngram` makes parts of the beginning of words only.
+            block_size: Rows of a block of the index.
             custom_stop_words: Words to leave out, in place of the language's.
             name: Name of the index; by default the column's and `_idx`.
+            wait_timeout: As in :meth:`create_index`.
 
         Raises:
             OptionError: A parameter is not valid.
@@ -252,12 +273,18 @@ class TableIndexes(TableVersions):
             "ngram_min_length": ngram_min_length,
             "ngram_max_length": ngram_max_length,
             "prefix_only": prefix_only,
+            "block_size": block_size,
             "custom_stop_words": custom_stop_words,
         }
         for definition in text_indexes(
             field_names, name=name, replace=replace, memory_bytes=writer_heap_size, tokens=tokens
         ):
-            build_index(self._spark, self._ref, definition)
+            self._build(definition, wait_timeout)
+
+    def _build(self, definition: IndexDefinition, wait_timeout: timedelta | None) -> None:
+        build_index(self._spark, self._ref, definition)
+        if wait_timeout is not None:
+            self.wait_for_index(definition.name, wait_timeout)
 
     def list_indices(self) -> list[IndexConfig]:
         """Returns the indexes of the checked out version, by name. Starts no Spark job.

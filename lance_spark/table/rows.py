@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -20,7 +20,8 @@ from lance_spark.ingest.rows import Data, write_rows
 from lance_spark.ingest.streams import is_spark
 from lance_spark.ingest.vectors import OnBadVectors, VectorRepair
 from lance_spark.jvm.gateway import is_classic
-from lance_spark.read.columns import lance_blob_handling
+from lance_spark.read.blob_frames import BlobColumns, BlobMode, check_blob_mode
+from lance_spark.read.columns import ROW_ID, lance_blob_handling
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.polars_frames import scan_frame
 from lance_spark.read.ranking.ranking import read_scanner
@@ -242,6 +243,7 @@ class TableRows(TableVersions):
         batch_size: int | None = None,
         limit: int | None = None,
         blob_handling: BlobHandling = "descriptor",
+        with_row_id: bool = False,
     ) -> pa.RecordBatchReader:
         names, blobs = None if columns is None else list(columns), lance_blob_handling(blob_handling)
         requested = None if names is None else requested_columns(names)
@@ -249,7 +251,12 @@ class TableRows(TableVersions):
             check_filter(dataset, filter, self.uri, "descriptor")
         try:
             scanner = dataset.scanner(
-                columns=requested, filter=filter, batch_size=batch_size, limit=limit, blob_handling=blobs
+                columns=requested,
+                filter=filter,
+                batch_size=batch_size,
+                limit=limit,
+                blob_handling=blobs,
+                with_row_id=with_row_id,
             )
             schema = scanner.projected_schema
         except (ValueError, OSError):
@@ -303,14 +310,25 @@ class TableRows(TableVersions):
         columns: Sequence[str] | None = None,
         filter: str | None = None,
         *,
-        blob_handling: BlobHandling = "descriptor",
+        blob_mode: BlobMode | None = None,
+        blob_handling: BlobHandling | None = None,
+        **arguments: Any,  # noqa: ANN401 - arguments of PyArrow
     ) -> pd.DataFrame:
         """Returns the table as pandas, in the memory of this process.
 
-        The parameters are those of :meth:`to_arrow`.
+        Args:
+            columns: Columns to read; None reads all.
+            filter: Filter in Lance SQL, or None for all rows.
+            blob_mode: How blobs are returned: as files that read their bytes on request (`lazy`,
+                the default), as `bytes`, or as their locations (`descriptions`). Blobs in structs
+                are locations except with `bytes`.
+            blob_handling: The names of :meth:`to_arrow`, in place of `blob_mode`.
+            arguments: Arguments of `pyarrow.Table.to_pandas`.
 
         Raises:
+            OptionError: A value for blobs is unknown, or both arguments have one.
             ValueConversionError: pandas cannot hold a date, timestamp or duration.
+            LanceSparkError: As in :meth:`to_arrow`.
 
         Example:
             ```python
@@ -321,7 +339,18 @@ class TableRows(TableVersions):
             assert books.to_pandas()["price"].max() == 90
             ```
         """
-        return to_pandas(self.to_arrow(columns, filter, blob_handling=blob_handling))
+        mode, dataset = check_blob_mode(blob_mode, blob_handling), self.to_lance()
+        if mode == "bytes":
+            return to_pandas(self._read(dataset, columns, filter, blob_handling="bytes").read_all(), arguments)
+        names = None if columns is None else [(name, name) for name in columns]
+        blobs = BlobColumns.of(dataset, names, mode)
+        is_added = blobs is not None and ROW_ID not in (columns or ())
+        rows = self._read(dataset, columns, filter, with_row_id=is_added).read_all()
+
+        def convert(table: pa.Table) -> pd.DataFrame:
+            return to_pandas(table.drop_columns([ROW_ID]) if is_added else table, arguments)
+
+        return convert(rows) if blobs is None else blobs.to_pandas(rows, convert)
 
     def add(
         self,

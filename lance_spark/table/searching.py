@@ -94,11 +94,15 @@ class TableSearching(TableVersions):
             query, rows, vector_column_name=vector_column_name, query_type=query_type, fts_columns=fts_columns
         )
 
-    def take_offsets(self, offsets: Sequence[int]) -> TakeQuery:
+    def take_offsets(self, offsets: Sequence[int], *, with_row_id: bool = False) -> TakeQuery:
         """Starts a query of the rows at some offsets: their positions in the checked out version.
 
         The rows come in the order of the offsets, and a repeated offset repeats its row. An offset
         behind the last row has no row.
+
+        Args:
+            offsets: The offsets, from 0.
+            with_row_id: Whether the result has the column `_rowid`.
 
         Raises:
             OptionError: An offset is negative, or no integer.
@@ -112,12 +116,16 @@ class TableSearching(TableVersions):
             assert books.take_offsets([5, 2]).select(["id"]).to_list() == [{"id": 5}, {"id": 2}]
             ```
         """
-        return self._take("offsets", offsets)
+        return self._take("offsets", offsets, with_row_id)
 
-    def take_row_ids(self, row_ids: Sequence[int]) -> TakeQuery:
+    def take_row_ids(self, row_ids: Sequence[int], *, with_row_id: bool = False) -> TakeQuery:
         """Starts a query of the rows with some ids, the values of `_rowid`.
 
         An id without a row is left out.
+
+        Args:
+            row_ids: The ids.
+            with_row_id: Whether the result has the column `_rowid`.
 
         Raises:
             OptionError: An id is negative, or no integer.
@@ -133,10 +141,16 @@ class TableSearching(TableVersions):
             assert books.take_row_ids(ids).to_list() == [{"id": 7, "price": 70}]
             ```
         """
-        return self._take("row_ids", row_ids)
+        return self._take("row_ids", row_ids, with_row_id)
 
-    def _take(self, kind: Literal["offsets", "row_ids"], numbers: Sequence[int]) -> TakeQuery:
-        return TakeQuery(source=self._shown, spark=self._query_spark, kind=kind, numbers=row_numbers(kind, numbers))
+    def _take(self, kind: Literal["offsets", "row_ids"], numbers: Sequence[int], with_row_id: bool) -> TakeQuery:
+        return TakeQuery(
+            source=self._shown,
+            spark=self._query_spark,
+            kind=kind,
+            numbers=row_numbers(kind, numbers),
+            row_ids=with_row_id,
+        )
 
     def __getitems__(self, offsets: Sequence[int]) -> pa.Table:
         """Returns the rows at some offsets, for a loader of PyTorch."""

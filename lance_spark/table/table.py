@@ -42,6 +42,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.storage.objects import checkpoint_place
+from lance_spark.table.blobs import TableBlobs
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.column_metadata import TableColumnMetadata
 from lance_spark.table.display import describe, render_html
@@ -68,7 +69,9 @@ Transforms = (
 
 
 @ARGUMENTS.methods
-class Table(TableSearching, TableChanges, TableColumnMetadata, TableLoads, TableUpkeep, TableViews, TableJobs):
+class Table(
+    TableSearching, TableBlobs, TableChanges, TableColumnMetadata, TableLoads, TableUpkeep, TableViews, TableJobs
+):
     """A Lance table, at its latest version or at a checked out version.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver, and any thread

@@ -6,12 +6,12 @@ plain timestamps and durations, and uses Python types for dates and for the fiel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from lance_spark.errors import OptionError, ValueConversionError
+from lance_spark.errors import OptionError, SchemaMismatchError, ValueConversionError
 from lance_spark.types.leaves import shortened
 from udf_runtime.execute.conversion.casts import first_failing
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _T = TypeVar("_T")
+_Model = TypeVar("_Model")
 
 MAX_DEPTH = 1_000
 """More levels of structs than a table has."""
@@ -27,13 +28,17 @@ _ERRORS = (ValueError, OverflowError, pa.ArrowException)
 _HINT = "read the column with to_arrow(), which holds every value, or leave the column out"
 
 
-def to_pandas(table: pa.Table) -> pd.DataFrame:
+def to_pandas(table: pa.Table, arguments: Mapping[str, Any] | None = None) -> pd.DataFrame:
     """Returns a table as a data frame.
+
+    Args:
+        table: The table.
+        arguments: Arguments of `pyarrow.Table.to_pandas`.
 
     Raises:
         ValueConversionError: A value is outside of the range of Python's type.
     """
-    return _convert(table, "pandas", lambda rows: rows.to_pandas())
+    return _convert(table, "pandas", lambda rows: rows.to_pandas(**(arguments or {})))
 
 
 def check_levels(levels: bool | int | None) -> None:
@@ -61,6 +66,21 @@ def to_rows(table: pa.Table) -> list[dict[str, Any]]:
         ValueConversionError: A value is outside of the range of Python's type.
     """
     return _convert(table, "Python", lambda rows: rows.to_pylist())
+
+
+def to_models(rows: list[dict[str, Any]], model: type[_Model]) -> list[_Model]:
+    """Returns rows as objects of a class of pydantic, with the fields of the class.
+
+    Raises:
+        SchemaMismatchError: A row does not fit the class.
+    """
+    names: Mapping[str, object] = model.model_fields  # type: ignore[attr-defined]  # a class of an optional package
+    try:
+        return [model(**{name: row[name] for name in names if name in row}) for row in rows]
+    except ValueError as error:
+        raise SchemaMismatchError(
+            f"A row does not fit the class {model.__name__}: {error}. Select the columns of the class."
+        ) from error
 
 
 def _convert(table: pa.Table, library: str, convert: Callable[[pa.Table], _T]) -> _T:

@@ -29,7 +29,11 @@ def main(folder: Path) -> None:
         names=names,
         is_lancedb=True,
         index_text=index_text,
-        modules={"pydantic": pydantic, "rerankers": importlib.import_module("lancedb.rerankers")},
+        modules={
+            "lancedb": lancedb,
+            "pydantic": pydantic,
+            "rerankers": importlib.import_module("lancedb.rerankers"),
+        },
     )
     results: dict[str, Any] = {"version": lancedb.__version__}
     for number, case in enumerate(HABITS.values()):

@@ -84,6 +84,11 @@ def probes_have_bounds(db: Any, h: Helpers) -> Any:
     ]
 
 
+@habit([[0, 1, 2]])
+def bounds_of_probes_are_set_in_any_order(db: Any, h: Helpers) -> Any:
+    return [ids(points(db).search([0.0, 0.0]).nprobes(30).maximum_nprobes(20).minimum_nprobes(20))]
+
+
 @habit(["ValueError", "ValueError"])
 def wrong_probes_are_value_errors(db: Any, h: Helpers) -> Any:
     table = points(db)
@@ -282,22 +287,31 @@ def indexes_have_paths_of_nested_fields(db: Any, h: Helpers) -> Any:
     return [index.columns for index in sorted(table.list_indices(), key=lambda index: index.name)]
 
 
-@habit([["BITMAP"], ["BTREE"], ["FTS"], ["LABEL_LIST"]], jobs="inline")
+@habit([["BITMAP"], ["BTREE"], ["FTS"], ["LABEL_LIST"], ["BTree", "Bitmap", "LabelList", "FTS"]], jobs="inline")
 def create_index_takes_a_config(db: Any, h: Helpers) -> Any:
     rows = [{"a": i, "b": i, "text": "x y", "tags": ["x"]} for i in range(5)]
     table = db.create_table("t", rows)
-    table.create_index("a", config=h.names.BTree())
+    table.create_index("a", config=h.names.BTree(), wait_timeout=timedelta(minutes=1))
     table.create_index("b", config=h.names.Bitmap())
     table.create_index("text", config=h.names.FTS())
     table.create_index("tags", config=h.names.LabelList())
-    kinds = sorted(table.index_stats(index.name).index_type for index in table.list_indices())
-    return [[kind] for kind in kinds]
+    indexes = table.list_indices()
+    kinds = sorted(table.index_stats(index.name).index_type for index in indexes)
+    names = {index.columns[0]: index.index_type for index in indexes}
+    return [*([kind] for kind in kinds), [names[column] for column in ("a", "b", "tags", "text")]]
 
 
 VECTOR_KINDS = ["IvfFlat", "IvfSq", "IvfPq", "IvfRq", "HnswFlat", "HnswSq", "HnswPq"]
 
 
-@habit(["IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ", [7] * 7], jobs="spark")
+@habit(
+    [
+        *(["IVF_FLAT", "IvfFlat"], ["IVF_SQ", "IvfSq"], ["IVF_PQ", "IvfPq"], ["IVF_RQ", "IvfRq"]),
+        *(["IVF_HNSW_FLAT", "IvfHnswFlat"], ["IVF_HNSW_SQ", "IvfHnswSq"], ["IVF_HNSW_PQ", "IvfHnswPq"]),
+        [7] * 7,
+    ],
+    jobs="spark",
+)
 def create_index_takes_configs_of_vectors(db: Any, h: Helpers) -> Any:
     vectors = np.random.default_rng(0).random((300, 8), np.float32)
     table = db.create_table(
@@ -308,7 +322,7 @@ def create_index_takes_configs_of_vectors(db: Any, h: Helpers) -> Any:
         parameters = {"num_sub_vectors": 4} if name.endswith("Pq") else {}
         config = getattr(h.names, name)(num_partitions=1, **parameters)
         table.create_index("vector", config=config, name="ix")
-        kinds.append(table.index_stats("ix").index_type)
+        kinds.append([table.index_stats("ix").index_type, table.list_indices()[0].index_type])
         nearest.append(ids(table.search(vectors[7].tolist()).refine_factor(20).limit(1))[0])
     return [*kinds, nearest]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from typing import Any
 
@@ -301,6 +302,20 @@ def conditions_of_deletions_name_columns_of_the_table(db: Any, h: Helpers) -> An
     return [*counts, sorted(table.to_arrow()["id"].to_pylist())]
 
 
+@habit([[0, 1, 2, 3, 4, 9], [0]], jobs="inline")
+def merge_insert_repairs_bad_vectors(db: Any, h: Helpers) -> Any:
+    table = db.create_table(
+        "t", pa.table({"vector": pa.array([[1.0, 2.0]] * 5, VECTORS.field(0).type), "id": range(5)})
+    )
+    rows = [{"vector": [NAN, 1.0], "id": 0}, {"vector": [5.0, 6.0], "id": 9}]
+    merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    merge.execute(rows, on_bad_vectors="drop")
+    ids = sorted(table.to_arrow()["id"].to_pylist())
+    merge.execute(rows, on_bad_vectors="fill", fill_value=7.0)
+    filled = [row["id"] for row in table.to_arrow().to_pylist() if row["vector"] == [7.0, 1.0]]
+    return [ids, filled]
+
+
 GOOD = {"vector": [1.0, 2.0], "id": 0}
 BAD = [{"vector": [NAN, 2.0], "id": 1}, {"vector": [1.0], "id": 2}, {"vector": [1.0, 2.0, 3.0], "id": 3}]
 VECTORS = pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()})
@@ -386,6 +401,14 @@ def bad_vectors_of_a_stream_are_repaired(db: Any, h: Helpers) -> Any:
     return [dropped, sorted(table.to_arrow()["id"].to_pylist())]
 
 
+@habit([0, 3])
+def bad_vectors_of_parts_are_repaired(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", schema=VECTORS)
+    batches = pa.Table.from_pylist([BAD[0], {**GOOD, "id": 3}], VECTORS).to_batches(max_chunksize=1)
+    table.add(iter([pa.Table.from_pylist([GOOD], VECTORS).to_batches()[0], *batches]), on_bad_vectors="drop")
+    return sorted(table.to_arrow()["id"].to_pylist())
+
+
 @habit([["ValueError", "none"], 2, [[1.0, 2.0], [3.0, 0.0], [4.0, 5.0]]])
 def vectors_of_several_lengths_are_an_error(db: Any, h: Helpers) -> Any:
     vectors = [[1.0, 2.0], [3.0], [4.0, 5.0]]
@@ -412,6 +435,76 @@ def lists_of_python_data_become_vectors(db: Any, h: Helpers) -> Any:
 @habit([["float", None]], differs="LanceDB makes lists of Arrow data vectors of float32, too")
 def lists_of_arrow_data_stay_lists(db: Any, h: Helpers) -> Any:
     return _kinds_of_vectors(db, [pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))})])
+
+
+@habit([1])
+def open_table_ignores_the_size_of_a_cache(db: Any, h: Helpers) -> Any:
+    db.create_table("t", ROWS[:1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [len(db.open_table("t", index_cache_size=0))]
+
+
+@habit(["int64[pyarrow]", [0, 1]])
+def to_pandas_takes_arguments_of_pyarrow(db: Any, h: Helpers) -> Any:
+    import pandas as pd
+
+    table = db.create_table("t", ROWS[:2])
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return [str(frame["id"].dtype), table.search().to_pandas(split_blocks=True)["id"].tolist()]
+
+
+BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+
+
+def _blobs(db: Any) -> Any:
+    schema = pa.schema([("id", pa.int64()), ("vector", VECTORS.field("vector").type), BLOB])
+    rows = [{"id": 1, "vector": [1.0, 0.0], "blob": b"one"}, {"id": 2, "vector": [2.0, 0.0], "blob": b"two"}]
+    return db.create_table("blobs", pa.Table.from_pylist(rows, schema))
+
+
+@habit(
+    [["id", "price", "_rowid"], ["id", "price", "_rowid"]],
+    differs="LanceDB has the parameter in its base class, and its local tables lack it",
+)
+def rows_by_number_have_row_ids(db: Any, h: Helpers) -> Any:
+    table = db.create_table("t", ROWS)
+    queries = (table.take_offsets([1], with_row_id=True), table.take_row_ids([1], with_row_id=True))
+    return [query.to_arrow().schema.names for query in queries]
+
+
+@habit([["one", "two"], ["one", "two"], ["two"], ["two"], [False, False], ["ValueError"]])
+def pandas_has_blobs_as_files_bytes_or_places(db: Any, h: Helpers) -> Any:
+    table = _blobs(db)
+    query = table.search().where("id = 2").select(["id", "blob"])
+    return [
+        [file.readall().decode() for file in table.to_pandas()["blob"]],
+        [data.decode() for data in table.to_pandas(blob_mode="bytes")["blob"]],
+        [file.readall().decode() for file in query.to_pandas()["blob"]],
+        [data.decode() for data in query.to_pandas(blob_mode="bytes")["blob"]],
+        [hasattr(place, "readall") for place in table.to_pandas(blob_mode="descriptions")["blob"]],
+        h.errors(lambda: table.to_pandas(blob_mode="all")),
+    ]
+
+
+@habit([["two", "one"], ["two"]])
+def blobs_are_fetched_by_row_id(db: Any, h: Helpers) -> Any:
+    blob = h.modules["lancedb"].blob("blob") if h.is_lancedb else BLOB  # LanceDB fetches blobs of file format 2.2 only
+    table = db.create_table("t", schema=pa.schema([("id", pa.int64()), blob]))
+    table.add([{"id": 1, "blob": b"one"}, {"id": 2, "blob": b"two"}])
+    hits = table.search().with_row_id(True).select(["id"]).to_arrow()
+    ids = dict(zip(hits["id"].to_pylist(), hits["_rowid"].to_pylist(), strict=True))
+    return [
+        [data.decode() for data in table.fetch_blobs("blob", [ids[2], ids[1]]).to_pylist()],
+        [file.readall().decode() for file in table.fetch_blob_files("blob", [ids[2]])],
+    ]
+
+
+@habit([["one"], ["one"]], differs="LanceDB refuses blobs of a search in pandas")
+def pandas_has_blobs_of_searches(db: Any, h: Helpers) -> Any:
+    search = _blobs(db).search([1.0, 0.0]).limit(1)
+    files, data = search.to_pandas()["blob"], search.to_pandas(blob_mode="bytes")["blob"]
+    return [[file.readall().decode() for file in files], [value.decode() for value in data]]
 
 
 @habit([["a", "b"], ["c"], None])

@@ -67,7 +67,7 @@ def lancedbs_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert uv is not None, "uv, of the extra test, makes the environment"
     python = folder / "env" / "bin" / "python"
-    install = [uv, "pip", "install", "--quiet", "--python", str(python), "lancedb", "pandas"]
+    install = [uv, "pip", "install", "--quiet", "--python", str(python), "lancedb", "pandas", "pylance"]
     for command in ([uv, "venv", "--quiet", str(folder / "env")], install):
         subprocess.run(command, check=True)
     run = [str(python), "-m", "tests.lancedb_habits.lancedb_run", str(folder / "tables")]

@@ -126,7 +126,7 @@ def _list_indexes(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[d
         statistics = index_stats(dataset, index.name)
         yield {
             "name": index.name,
-            "type": index.index_type,
+            "type": statistics.index_type,
             "columns": list(index.columns),
             "rows_indexed": statistics.num_indexed_rows,
             "rows_unindexed": statistics.num_unindexed_rows,

@@ -46,6 +46,7 @@ from lance_spark.table.connections.places import (
 )
 from lance_spark.table.connections.views import ConnectionViews
 from lance_spark.table.display import render_tables
+from lance_spark.table.indexes import ignore_cache_size
 from lance_spark.table.table import Table
 from lance_spark.types.model_schema import ModelClass, schema_of
 from udf_runtime import Manifest
@@ -334,6 +335,7 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         branch: str | None = None,
         version: int | str | None = None,
         namespace: Sequence[str] | None = None,
+        index_cache_size: int | None = None,
     ) -> Table:
         """Opens a table.
 
@@ -342,6 +344,7 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
             branch: The branch for reads and writes; None is the main branch.
             version: A version to check out, as in :meth:`lance_spark.Table.checkout`.
             namespace: As in :meth:`table_names`.
+            index_cache_size: As in :meth:`lance_spark.Table.create_index`.
 
         Returns:
             The table.
@@ -361,6 +364,7 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
             assert db.open_table("books", version=1).count_rows() == 1
             ```
         """
+        ignore_cache_size("open_table", index_cache_size)
         ref = self._tables.lookup(name, namespace or ())
         if ref is None:
             raise self._tables.absence_error(name, namespace or ())

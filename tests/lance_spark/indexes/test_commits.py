@@ -193,7 +193,7 @@ def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_pat
     table = opened()
     acting(monkeypatch, build, "commit_index", lambda: create(table, "BITMAP"))
     create(table, "BTREE")
-    assert [(index.name, index.index_type) for index in table.list_indices()] == [("ix", "BTREE")]
+    assert [(index.name, index.index_type) for index in table.list_indices()] == [("ix", "BTree")]
     acting(monkeypatch, build, "commit_index", lambda: create(table, "BITMAP", name="second"))
     with pytest.raises(IndexExistsError):
         table.create_scalar_index("x", name="second", replace=False)

@@ -124,6 +124,7 @@ def test_tables_of_a_nested_namespace(db: Connection, space: list[str]):
     assert "t" not in db.table_names()
     with pytest.raises(UnsupportedOperationError, match="cannot rename"):
         db.rename_table("t", "u", namespace=space)
+    assert (db.table_names(namespace=space), len(db.open_table("t", namespace=space))) == (["t"], 7)
     db.drop_table("t", namespace=space)
     db.drop_table("t", namespace=space, ignore_missing=True)
     assert db.table_names(namespace=space) == []

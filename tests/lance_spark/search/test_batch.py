@@ -158,6 +158,8 @@ def test_queries_keep_their_columns_and_rows_have_those_that_are_selected(spark:
         table.search(queries).to_spark()
     rows_found = table.search(queries).select(["text", "id"]).with_row_id().limit(2).to_spark()
     assert rows_found.columns == ["a.b", "vec", "o", "text", "id", "_rowid", "_distance"]
+    frame = table.search(queries).select(["text", "id"]).limit(2).to_pandas()
+    assert list(frame.columns) == ["a.b", "vec", "o", "text", "id", "_distance"] and len(frame) == rows_found.count()
     read = rows_found.collect()
     assert {(row["a.b"]["name"], row.o[0]) for row in read} == {(f"q{n}", 1) for n in range(9) if n % 5 != 4}
     assert all(row.text.endswith(f"number{row.id}") and row._rowid == row.id for row in read)

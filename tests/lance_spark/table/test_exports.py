@@ -12,7 +12,6 @@ import lance
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,23 +176,6 @@ def test_duckdb_reads_only_the_columns_and_rows_of_its_query(table: Table) -> No
 
 
 FRAME = pl.DataFrame({"id": [1, 2, 3], "n": [10, None, 30]}, schema={"id": pl.Int64, "n": pl.Int64})
-
-STREAMS: dict[str, Callable[[], Any]] = {
-    "polars": lambda: FRAME,
-    "lazy polars": lambda: FRAME.lazy().filter(pl.col("id") > 0),
-    "duckdb": lambda: duckdb.sql("SELECT * FROM FRAME"),
-    "dataset": lambda: ds.dataset(FRAME.to_arrow()),
-    "scanner": lambda: ds.dataset(FRAME.to_arrow()).scanner(),
-}
-
-
-@pytest.mark.parametrize("form", STREAMS)
-def test_frames_of_other_libraries_make_tables_and_rows(db: Connection, form: str) -> None:
-    table = db.create_table(form, STREAMS[form](), mode="overwrite")
-    table.add(STREAMS[form]())
-    assert table.to_arrow().to_pylist() == FRAME.to_dicts() * 2
-    schema = pa.schema({"id": pa.int32(), "n": pa.float32()})
-    assert db.create_table(f"{form} typed", STREAMS[form](), schema=schema, mode="overwrite").schema == schema
 
 
 def test_a_large_source_of_a_merge_streams_to_its_place(

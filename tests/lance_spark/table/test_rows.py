@@ -192,7 +192,7 @@ def test_arguments_other_than_rows_are_refused_with_the_accepted_types(table: Ta
         ([Other()], "Other is no data.*a list of dicts or of pydantic models"),
         (iter([Other()]), "Other is no data.*an iterator over batches"),
         ([{"id": 1}, Other()], "Other is no data"),
-        (iter([{"id": 1}]), "dict is no data.*an iterator over batches"),
+        (iter([{"id": 1}]), "A single dict is no data.*An iterator yields lists"),
         (iter([]), "no batches"),
         ({"id": [1], "other": [2]}, "'other'"),
         ({"id": [1, 2], "text": ["x"]}, "(?i)nothing was written"),
