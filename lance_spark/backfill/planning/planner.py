@@ -26,7 +26,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
 from lance_spark.backfill.reuse.equal_inputs import check_equal_inputs
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
-from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
+from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of, store_of, valued_rows
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
@@ -35,6 +35,7 @@ from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
+from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.matching_rows import matching_addresses
 from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
@@ -48,6 +49,7 @@ from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
 if TYPE_CHECKING:
     import lance
+    from lance.fragment import FragmentMetadata
 
 MOST_BASES = 8
 """Maximum number of older versions to search for rows."""
@@ -317,10 +319,16 @@ def _bases(
     """Returns the versions at which now moved rows were computed."""
     if not len(records) and not entries:
         return ()
-    sources = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()}
+    sources, shrunk_ids = dict[int, str](), set[int]()
+    for fragment in (handle.metadata for handle in dataset.get_fragments()):
+        sources[fragment.id] = source_of(spec, fragment)
+        if fragment.num_deletions:
+            shrunk_ids.add(fragment.id)
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
     moved_records = _moved_records(_own_records(records, spec), sources)
+    if dataset.has_stable_row_ids:
+        moved_records += _records_of_lost_nulls(spec, dataset, records, shrunk_ids)
     bases = _computed_at(ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values())))
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
@@ -341,13 +349,43 @@ def _moved_records(records: Iterable[FragmentRecord], sources: Mapping[int, str]
     return [record for record in records if sources.get(record.fragment_id) != record.source]
 
 
+def _records_of_lost_nulls(
+    spec: BackfillSpec, dataset: lance.LanceDataset, records: Records, shrunk_ids: Collection[int]
+) -> list[FragmentRecord]:
+    """Returns the records of NULLs of shrunk fragments, which have deleted rows.
+
+    Only if an update may have moved such rows into another fragment before the last record. The
+    last version with records has the rows that an update moved since.
+    """
+    own_records = _own_records(records, spec)
+    null_records = [record for record in own_records if record.nulls and record.fragment_id in shrunk_ids]
+    if not null_records:
+        return []
+    first, last = min(record.fragment_id for record in null_records), max(record.table_version for record in records)
+    version = spec.snapshot.version or 0
+    base = open_base(spec.snapshot, last) if last < version else dataset
+    later_ids = [] if base is None else [number for number in base.fragment_ids() if number > first]
+    handles = filter(None, map(dataset.get_fragment, later_ids))
+    return null_records if any(not _is_recorded(spec, handle.metadata, records) for handle in handles) else []
+
+
+def _is_recorded(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> bool:
+    """Tells whether the records have all rows of a fragment."""
+    rows = done_rows(spec, fragment, records)
+    return len(rows.computed | valued_rows(spec, fragment, records)) >= fragment.physical_rows
+
+
 def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collection[str]) -> list[CheckpointEntry]:
     """Returns the checkpoints of fragments with other inputs than these."""
     return [entry for source, some in entries.items() if source not in sources for entry in some]
 
 
 def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]) -> set[int]:
-    """Returns the first versions of the jobs that computed some records and checkpoints."""
+    """Returns the first versions of the jobs that computed some records and checkpoints.
+
+    Also returns the last version of a job with NULLs, because the job may have computed rows that
+    moved after its first version.
+    """
     first = JobHistory(ref).first_versions() if records or entries else {}
     # The records of the earlier jobs have the versions of the rows without a job.
     with_job = {(record.fragment_id, record.table_version) for record in records if record.job_id}
@@ -356,7 +394,11 @@ def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Se
         for record in records
         if record.job_id or (record.fragment_id, record.table_version) not in with_job
     }
-    return versions | {first[entry.job_id] for entry in entries if entry.job_id in first}
+    last = dict[str, int]()
+    for record in records:
+        if record.nulls and record.job_id:
+            last[record.job_id] = max(record.table_version, last.get(record.job_id, 0))
+    return {*versions, *last.values(), *(first[entry.job_id] for entry in entries if entry.job_id in first)}
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:

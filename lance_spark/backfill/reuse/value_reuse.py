@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
+from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
+from lance_spark.lance_compat import path_of
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Offsets, RowMapping
 from lance_spark.rows.row_addresses import SnapshotRows
@@ -73,15 +74,9 @@ class CheckpointPiece:
 
 @dataclass(slots=True)
 class ReusedValues:
-    """Rows of a fragment without a call, and the pieces with their values.
-
-    Attributes:
-        committed: Rows computed as NULL that an earlier version already has as computed. May also
-            have rows with a value.
-    """
+    """Rows of a fragment without a call, and the pieces with their values."""
 
     rows: RowSet = field(default_factory=RowSet.empty)
-    committed: RowSet = field(default_factory=RowSet.empty)
     pieces: list[CheckpointPiece | FilePiece] = field(default_factory=list)
     held_bytes: int = 0
 
@@ -137,6 +132,22 @@ class ValueFinder:
         missing_rows = (missing_rows - others) | self._reuse(reused, fragment, others, any_job=True)
         reused.rows = wanted - missing_rows
         return reused
+
+    def known_nulls(self, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
+        """Returns the rows that an earlier version has as computed as NULL from the same inputs.
+
+        Streams that wait for computed rows have read these rows.
+        """
+        known = self._recorded_nulls(fragment, rows)
+        for older, mapping in self._compacted(fragment, self._spec.input_ids):
+            known |= self._nulls_of(older, mapping.restrict_to(rows - known))
+        for version in self._spec.bases:
+            for origin in self.origins(version).of(fragment).origins:
+                if origin.same and origin.fragment.id == fragment.id:
+                    continue
+                nulls = self._nulls_of(origin.fragment, origin.mapping.restrict_to(rows - known))
+                known |= nulls - self.changed(version, fragment, origin, nulls)
+        return known
 
     def origins(self, version: int) -> Origins:
         """Returns the origins of rows at an older version."""
@@ -202,45 +213,46 @@ class ValueFinder:
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
         for file, computed in self._serving_files(fragment, any_job=any_job) if missing_rows else ():
-            rows = self._reuse_file(reused, file, computed, moved, missing_rows)
-            reused.committed |= self._find_committed(file, fragment, moved, rows)
-            missing_rows -= rows
+            missing_rows -= self._reuse_file(reused, file, computed, moved, missing_rows)
             if not missing_rows:
                 break
-        source, before = source_of(self._spec, fragment), missing_rows
+        source = source_of(self._spec, fragment)
         for entry in self._serving_checkpoints(source, any_job=any_job) if missing_rows else ():
             if missing_rows:
                 missing_rows -= self._reuse_checkpoint(reused, entry, source, moved, missing_rows)
-        if moved is not None and missing_rows != before:
-            # A driver that died after a commit has left its checkpoints.
-            reused.committed |= moved.new_rows(self._marked(fragment)) & (before - missing_rows)
         return missing_rows
 
-    def _marked(self, fragment: FragmentMetadata) -> RowSet:
-        """Returns the rows that a fragment's column file marks as computed as NULL."""
-        files = target_files(self._spec, fragment)
+    def _nulls_of(self, fragment: FragmentMetadata, mapping: RowMapping) -> RowSet:
+        """Returns the mapped rows that a fragment of an older version has as computed as NULL."""
+        old_rows = RowSet.of(np.sort(mapping.old))
+        if not old_rows:
+            return old_rows
+        nulls = self._recorded_nulls(fragment, old_rows)
+        file = _column_file(fragment, self._spec.target_ids)
+        records = fitting_records(self._spec, fragment, self._context.records)
+        if file is not None and not any(record.target_file == file for record in records):
+            # A driver died before its record, or another UDF made the file.
+            nulls |= self._marked(file) & old_rows
+        return mapping.new_rows(nulls)
+
+    def _recorded_nulls(self, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
+        """Returns the rows of a fragment of any version that a committed version has as NULL."""
+        nulls = RowSet.empty()
+        for record in fitting_records(self._spec, fragment, self._context.records):
+            recorded = rows & record.nulls
+            if recorded:
+                # Another writer may have moved or deleted rows before the commit.
+                nulls |= recorded - self._context.deleted_at(record.table_version, fragment.id)
+        return nulls
+
+    def _marked(self, file: str) -> RowSet:
+        """Returns the rows that a column file marks as computed as NULL."""
         try:
             with panics_as_errors():
-                return read_marks(self._session, *files).rows if len(files) == 1 else RowSet.empty()
+                return read_marks(self._session, file).rows
         except (OSError, ValueError, RuntimeError) as error:
-            _LOG.warning("the marks of computed NULLs of fragment %s are not used: %s", fragment.id, error)
+            _LOG.warning("the marks of computed NULLs of the column file %s are not used: %s", file, error)
             return RowSet.empty()
-
-    def _find_committed(self, file: str, fragment: FragmentMetadata, moved: RowMapping | None, rows: RowSet) -> RowSet:
-        """Returns the rows for :attr:`ReusedValues.committed` among the reused rows of a file.
-
-        A file has further rows if another writer moved or deleted them before the commit.
-        """
-        if not rows or file in target_files(self._spec, fragment):
-            return rows
-        offsets = rows.to_numpy()
-        mapping = RowMapping(old=offsets, new=offsets) if moved is None else moved.restrict_to(rows)
-        committed, old_rows = RowSet.empty(), RowSet.of(mapping.old)
-        for record in fitting_records(self._spec, fragment, self._context.records):
-            nulls = old_rows & record.nulls
-            if nulls:
-                committed |= mapping.new_rows(nulls - self._context.deleted_at(record.table_version, fragment.id))
-        return committed
 
     def _serving_files(self, fragment: FragmentMetadata, *, any_job: bool) -> Iterator[tuple[str, RowSet]]:
         """Yields the column files of whole fragments that may serve, with their rows."""
@@ -366,6 +378,14 @@ class ValueFinder:
         pairs = zip(spec.outputs, spec.targets.schema, strict=True)
         outputs = tuple((output, names.get(_identity(target), "")) for (output, _), target in pairs)
         return outputs if all(column for _, column in outputs) else None
+
+
+def _column_file(fragment: FragmentMetadata, field_ids: Sequence[int]) -> str | None:
+    """Returns the name of a file with these fields alone; None without such a file."""
+    files = [file for file in fragment.files if not set(field_ids).isdisjoint(file.fields)]
+    # A newer file has the fields with negative ids. A file with a base belongs to another table.
+    is_own = len(files) == 1 and files[0].base_id is None
+    return path_of(files[0]) if is_own and all(field < 0 or field in field_ids for field in files[0].fields) else None
 
 
 def _identity(field: pa.Field[Any]) -> object:

@@ -101,8 +101,7 @@ class SelectedRows:
         """Returns the rows before a row, without the pieces of their values."""
         span = RowSet.span(0, stop)
         rows = {field.name: getattr(self, field.name) & span for field in fields(self) if field.name != "served"}
-        served = ReusedValues(rows=self.served.rows & span, committed=self.served.committed & span)
-        return SelectedRows(served=served, **rows)
+        return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
 
 
 FinishOutcome: TypeAlias = "Callable[[RangeOutcome], RangeOutcome]"
@@ -145,7 +144,6 @@ class RangeRun(ABC):
         self._counts = RowCounts()
         self._selection: Selection | None = None
         self._nulls = RowSet.empty()
-        self._committed = RowSet.empty()
         self._done = work.done
         self._has_inherited = False
         self._has_refreshed = False
@@ -281,7 +279,7 @@ class RangeRun(ABC):
         spec, writes = self._spec, Writes(self._writer)
         file: ColumnFile | None = None
         computed, self._written_bytes = RowSet.empty(), 0
-        self._nulls = self._committed = RowSet.empty()
+        self._nulls = RowSet.empty()
         try:
             for part in self._parts(selection):
                 if not part.rows:
@@ -293,7 +291,6 @@ class RangeRun(ABC):
                     self._discard(file)
                     return self._complete(outcome)
                 computed |= part.served.rows | part.todo
-                self._committed |= part.served.committed
             failed = self._computation.failed
             if file is None:
                 return self._end_without_file()
@@ -302,7 +299,9 @@ class RangeRun(ABC):
                 return self._end_without_file()
             if spec.targets.blobs:
                 self._checkpoints.flush()
-            close = functools.partial(self._close_file, file, writes, computed, failed)
+            # The snapshot belongs to this thread.
+            known_nulls = self._finder.known_nulls(self._fragment.metadata, computed - failed - self._done.nulls)
+            close = functools.partial(self._close_file, file, writes, computed, failed, known_nulls)
             return self._writer.submit(close, self._written_bytes)
         except BaseException:
             if file is not None:
@@ -313,15 +312,15 @@ class RangeRun(ABC):
         self._computation.errors.write()
         return self._complete(replace(self._without_effect(), complete=True))
 
-    def _close_file(self, file: ColumnFile, writes: Writes, computed: RowSet, failed: RowSet) -> RangeOutcome:
+    def _close_file(
+        self, file: ColumnFile, writes: Writes, computed: RowSet, failed: RowSet, known_nulls: RowSet
+    ) -> RangeOutcome:
         """Finishes the column file in the writing thread."""
         try:
             writes.join()
             rows = self._known_rows(computed, failed | (file.given - computed))
             with self._computation.timed("write"):
-                # Readers of versions already know the committed rows.
-                new_nulls = rows.nulls - self._done.nulls - self._committed
-                file.mark_nulls(NullMarks(rows=rows.nulls, new=new_nulls))
+                file.mark_nulls(NullMarks(rows=rows.nulls, new=rows.nulls - self._done.nulls - known_nulls))
                 closed_file = file.close()
         except BaseException:
             self._files.end_attempt()
