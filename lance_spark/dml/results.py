@@ -195,6 +195,7 @@ class ChangeResult(Displayable):
         rows_inserted: Number of added rows.
         rows_updated: Number of updated rows, including rows with equal values.
         rows_deleted: Number of deleted rows.
+        retries: Number of retries because other writers committed first.
 
     Example:
         ```python
@@ -211,6 +212,7 @@ class ChangeResult(Displayable):
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
+    retries: int = 0
 
     @property
     def num_inserted_rows(self) -> int:
@@ -247,4 +249,5 @@ def result_of(result: CommitResult) -> ChangeResult:
         rows_inserted=result.rows_inserted,
         rows_updated=result.rows_updated,
         rows_deleted=result.rows_deleted,
+        retries=result.retries,
     )

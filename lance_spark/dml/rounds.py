@@ -137,7 +137,7 @@ class _Attempts:
         else:
             self.leftovers = self.staging.close_committing(self.committed)
         self.commit = self._commit(edits)
-        return result_of(self.commit)
+        return replace(result_of(self.commit), retries=attempt + self.commit.retries)
 
     def _commit(self, edits: RowEdits) -> CommitResult:
         job_id = self.staging.job_id

@@ -182,8 +182,8 @@ class JobHistory:
         """Writes a heartbeat with the counts of a running job, if its present result is given."""
         counts = progress_of(progress)
         values = {**counts, "at": time.time()}
+        self.web_ui.update(counts)  # also while the store does not answer
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps(values).encode())
-        self.web_ui.update(counts)
 
     @contextlib.contextmanager
     def beating(self, staging_id: str, progress: Callable[[], object]) -> Iterator[None]:

@@ -67,7 +67,7 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
     )
     result = RowStatement(ref, arguments, rows).run()
     _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)
-    return asdict(result)
+    return {**asdict(result), "attempts": result.retries + bool(result.num_rows)}
 
 
 def _open_analyzed(ref: DatasetRef, schema: str) -> DatasetRef:

@@ -338,6 +338,7 @@ class BackfillJob:
                 self._states.voids(fragment_work.fragment_id, reason)
             return
         record_ranges(spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace)
+        self._record.note_failures(work, failure.error_type, spec.snapshot.version)
         for fragment_work in work:
             self._states.fails(fragment_work.fragment_id, reason)
 
@@ -353,6 +354,7 @@ class BackfillJob:
         Submits the assembly of a fragment after the last of its ranges.
         """
         if isinstance(answer, LostTask):
+            self._record.note_failures(answer.task.work, answer.failure.error_type, spec.snapshot.version)
             for fragment_work in answer.task.work:
                 self._states.fails(fragment_work.fragment_id, answer.error)
             return []

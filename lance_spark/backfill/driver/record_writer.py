@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 
 from lance_spark.backfill.driver.checkpoint_upkeep import remove_expired
-from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.commit.attempt import this_user
 from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
@@ -83,17 +83,24 @@ class RecordWriter:
 
     def note_errors(self, outcome: RangeOutcome, version: int | None) -> None:
         """Notes the first errors of a range of a version for the web UI."""
-        row_errors = outcome.row_errors
-        if outcome.error is not None and not row_errors:
-            error = RowError(
-                fragment_id=outcome.fragment_id,
+        if outcome.error is not None and not outcome.row_errors:
+            self.note_failures([outcome], outcome.error_type or "", version)
+        self._history.web_ui.note_errors(outcome.row_errors)
+
+    def note_failures(
+        self, ranges: Iterable[FragmentWork | RangeOutcome], error_type: str, version: int | None
+    ) -> None:
+        """Notes the failed ranges of a version for the web UI."""
+        self._history.web_ui.note_errors(
+            RowError(
+                fragment_id=part.fragment_id,
                 row_address=None,
                 table_version=version or 0,
                 outcome="failed",
-                error_type=outcome.error_type or "",
+                error_type=error_type,
             )
-            row_errors = (error,)
-        self._history.web_ui.note_errors(row_errors)
+            for part in ranges
+        )
 
     def check_start(self) -> None:
         """Looks for a failure of the save of the start, without a wait.

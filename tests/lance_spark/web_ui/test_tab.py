@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import skip_on_error, udf
+from lance_spark.backfill.driver import scheduler
 from lance_spark.jobs.web_ui import JobInWebUi
 from tests.lance_spark.report.places import HOSTILE
 from tests.support.browser import NEEDS_CHROMIUM, WIDTHS, look
@@ -48,6 +53,8 @@ def test_the_tab_shows_jobs_with_rows_by_address_and_no_values(spark: SparkSessi
     with web_ui(spark) as url:
         show_jobs(3 * RETAINED)
         JobInWebUi("/tables/t.lance").show(job_record("live", status="RUNNING", rows_selected=10, rows_computed=4))
+        silent = datetime.now(UTC) - timedelta(seconds=91)
+        JobInWebUi("/tables/t.lance").show(job_record("lost", status="RUNNING", updated_at=silent, columns=("lost",)))
         result = table.backfill(column, where="id < 3 OR id = 987654321987")
         wait_for_events(spark)
         page = fetch(f"{url}/lance/")
@@ -56,8 +63,34 @@ def test_the_tab_shows_jobs_with_rows_by_address_and_no_values(spark: SparkSessi
     assert "secret" not in page and "987654321987" not in page
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
     assert '<progress max="10" value="4"' in page
+    assert re.search(r"DEAD(?:(?!<details).)*lost", page, re.DOTALL)
     assert page.index("RUNNING") < page.index(result.job_id) < page.index("job-00149") and "job-00000" not in page
     assert RETAINED - RETAINED // 10 <= int(re.search(r"(\d+) jobs\.", page)[1]) <= RETAINED  # type: ignore[index]
+
+
+def make_deadly_runner(**_: object) -> Any:
+    """Returns the function of a task whose process dies."""
+
+    def die(batches: Iterator[Any]) -> Iterator[Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    return die
+
+
+@pytest.mark.long
+def test_the_tab_shows_a_task_whose_process_died(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    db = lance_spark.connect(str(tmp_path), spark, progress=False)
+    table = db.create_table("t", [{"id": 2}])
+    table.add_columns({"v": checked})
+    monkeypatch.setattr(scheduler, "TaskRunner", make_deadly_runner)
+    with web_ui(spark) as url:
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="died in 4 attempts") as raised:
+            table.backfill("v")
+        wait_for_events(spark)
+        page = fetch(f"{url}/lance/")
+    ended = page[page.index(raised.value.result.job_id) :]
+    assert "rows of fragment 0" in ended[: ended.index("</details>")]
 
 
 @pytest.mark.long
@@ -77,9 +110,9 @@ def test_pages_divide_ten_thousand_jobs(spark: SparkSession):
             show_jobs(RETAINED)
             wait_for_events(spark)
     newest = [f"job-{number:05}" for number in range(10_019, 9_819, -1)]
-    # The first page may begin with a running job of another test.
+    # The first page may begin with running jobs of another test.
     on_first = jobs_of(first)
-    assert len(on_first) >= 99 and on_first + jobs_of(second) == newest[: len(on_first) + 100]
+    assert len(on_first) >= 98 and on_first + jobs_of(second) == newest[: len(on_first) + 100]
     assert [jobs_of(page) for page in odd] == [on_first] * 2
     assert jobs_of(last) == []
     assert "Older jobs" in first and "Newer jobs" in second and "Newer jobs" not in first

@@ -56,7 +56,9 @@ def test_the_web_ui_shows_the_commit_of_a_write(spark: SparkSession, tmp_path: P
     assert (committed, fragments, attempts) == (49, 6, 1) and conflicting == 1
 
 
-def test_the_web_ui_shows_the_rows_of_a_statement(spark: SparkSession, tmp_path: Path):
+def test_the_web_ui_shows_the_rows_and_attempts_of_a_statement(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     lance_spark.catalog(spark, "measured", str(tmp_path))
     spark.sql("CREATE TABLE measured.t AS SELECT id, 0 AS v FROM range(10)").collect()
     merge = (
@@ -66,3 +68,7 @@ def test_the_web_ui_shows_the_rows_of_a_statement(spark: SparkSession, tmp_path:
     )
     shown = sql_metrics(spark, lambda: spark.sql(merge).collect())
     assert [shown[f"rows {change}"] for change in ("inserted", "updated", "deleted")] == [3, 1, 1]
+    assert shown["commit attempts"] == 1
+    lose_once(monkeypatch)
+    shown = sql_metrics(spark, lambda: spark.sql("UPDATE measured.t SET v = 3 WHERE id < 2 AND id % 1 = 0").collect())
+    assert (shown["rows updated"], shown["commit attempts"]) == (2, 2)

@@ -8,7 +8,7 @@ import org.apache.spark.sql.execution.metric.SQLMetrics;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Numbers of rows of UPDATE, DELETE or MERGE, for the SQL tab of the web UI. */
+/** Numbers of UPDATE, DELETE or MERGE, for the SQL tab of the web UI. */
 final class ChangeMetrics {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
   private static final String[] CHANGES = {"inserted", "updated", "deleted"};
@@ -20,6 +20,7 @@ final class ChangeMetrics {
     for (String change : CHANGES) {
       metrics.put("rows_" + change, SQLMetrics.createMetric(context, "rows " + change));
     }
+    metrics.put("attempts", SQLMetrics.createMetric(context, "commit attempts"));
   }
 
   /** Returns the metrics by the fields of Python's answer. */
@@ -34,7 +35,7 @@ final class ChangeMetrics {
       String execution = context.getLocalProperty("spark.sql.execution.id");
       SQLMetrics.postDriverMetricUpdates(context, execution, Scala.seq(metrics.values()));
     } catch (RuntimeException error) {
-      LOG.warn("The SQL tab does not show the rows of a statement.", error);
+      LOG.warn("The SQL tab does not show the numbers of a statement.", error);
     }
   }
 }

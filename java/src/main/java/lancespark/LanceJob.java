@@ -44,6 +44,9 @@ public record LanceJob(
   static final String AGE = "age";
   private static final long AFTER_ALL_TIMES = 1L << 60;
 
+  /** Milliseconds without a sign until a job counts as dead: nine heartbeats of its driver. */
+  private static final long SILENCE = 90_000;
+
   /** A failed row. An address of -1 means that only the fragment is known. */
   @JsonIgnoreProperties(ignoreUnknown = true)
   @JsonNaming(SnakeCaseStrategy.class)
@@ -93,8 +96,13 @@ public record LanceJob(
     return seconds > 0 ? rowsComputed / seconds : 0;
   }
 
-  /** Returns the job after the end of its application. */
-  LanceJob withoutDriver(long moment) {
+  /** Returns the job as it shows at a moment. A running job without heartbeats counts as dead. */
+  LanceJob at(long moment) {
+    return isRunning() && moment - updatedAt > SILENCE ? dead(0) : this;
+  }
+
+  /** Returns the job without its driver. An end of 0 is unknown. */
+  LanceJob dead(long end) {
     return new LanceJob(
         jobId,
         jobType,
@@ -105,7 +113,7 @@ public record LanceJob(
         udfName,
         launchedAt,
         updatedAt,
-        moment,
+        end,
         readVersion,
         commits,
         lastVersion,

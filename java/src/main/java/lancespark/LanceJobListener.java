@@ -35,7 +35,7 @@ final class LanceJobListener extends SparkListener {
   public void onApplicationEnd(SparkListenerApplicationEnd end) {
     try {
       for (LanceJob job : jobs(store, false, Long.MAX_VALUE)) {
-        if (job.isRunning()) store.write(job.withoutDriver(end.time()));
+        if (job.isRunning()) store.write(job.dead(end.time()));
       }
     } catch (Exception error) {
       throw Errors.thrown(error);

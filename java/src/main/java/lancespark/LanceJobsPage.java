@@ -56,8 +56,9 @@ final class LanceJobsPage extends WebUIPage {
       long count = store.count(LanceJob.class);
       content.add(element("p", "", describe(count)));
       long skipped = (page - 1L) * PAGE_SIZE;
+      long now = System.currentTimeMillis();
       for (LanceJob job : LanceJobListener.jobs(store, true, skipped, PAGE_SIZE)) {
-        content.add(job(job));
+        content.add(job(job.at(now)));
       }
       content.add(links(page, skipped + PAGE_SIZE < count));
     } catch (Exception error) {
@@ -75,7 +76,8 @@ final class LanceJobsPage extends WebUIPage {
     if (count == 0) return "No job of this application has begun.";
     return String.format(
         Locale.ROOT,
-        "%,d %s. The state of a running job is at most about ten seconds old.",
+        "%,d %s. The state of a running job is at most about ten seconds old. A job without a"
+            + " heartbeat for 90 seconds shows as DEAD.",
         count,
         count == 1 ? "job" : "jobs");
   }
@@ -129,7 +131,7 @@ final class LanceJobsPage extends WebUIPage {
     add(facts, "job", job.jobId());
     add(facts, "table", job.tableUri());
     add(facts, "UDF", job.udfName());
-    add(facts, job.isRunning() ? "last sign" : "ended", time(lastTime(job)));
+    add(facts, job.completedAt() > 0 ? "ended" : "last sign", time(lastTime(job)));
     add(
         facts,
         "rows",

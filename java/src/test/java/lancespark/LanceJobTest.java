@@ -96,6 +96,16 @@ class LanceJobTest {
   }
 
   @Test
+  void aRunningJobWithoutHeartbeatsShowsAsDead() {
+    LanceJob job = job("live", "RUNNING", 1);
+    assertEquals("RUNNING", job.at(90_000).status());
+    LanceJob lost = job.at(90_001);
+    assertEquals("DEAD", lost.status());
+    assertEquals(0, lost.completedAt());
+    assertEquals(job("done", "DONE", 2), job("done", "DONE", 2).at(1L << 46));
+  }
+
+  @Test
   void aTextIsNeverAnElement() {
     String html =
         Html.element("p", "", Html.text("<b>&'\"\u202e\u0007" + "x".repeat(500))).toString();
