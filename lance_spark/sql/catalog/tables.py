@@ -251,7 +251,7 @@ def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
     definition = TableDefinition.parse(arguments)
     _refuse_existing(definition.ref)
     check_new_table(definition.ref)
-    return definition.describe(replaces=False)
+    return _describe_staged(definition, replaces=False)
 
 
 def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,7 +263,13 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     definition = TableDefinition.parse(arguments)
     if not definition.ref.exists():
         check_new_table(definition.ref)
-    return definition.describe(replaces=True)
+    return _describe_staged(definition, replaces=True)
+
+
+def _describe_staged(definition: TableDefinition, *, replaces: bool) -> dict[str, Any]:
+    """Returns the facts of a table for a query, with the properties for listeners."""
+    properties = lineage_properties(definition.ref.uri) | definition.properties
+    return {**definition.describe(replaces=replaces), "properties": properties}
 
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 package lancespark;
 
+import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -15,6 +16,12 @@ final class LanceStagedTable extends LanceTable implements StagedTable {
 
   LanceStagedTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
     super(catalog, identifier, opened);
+  }
+
+  /** The properties of the user, and the identity of the table for listeners of lineage. */
+  @Override
+  public Map<String, String> properties() {
+    return opened.options("properties");
   }
 
   @Override
