@@ -141,6 +141,11 @@ def test_queries_on_one_table_know_nothing_of_each_other(query: MicroBatchQuery)
     query.run(2)
     other.run(0, 1)
     assert query.ids() == sorted([*rows_of(0, 1, 2), *rows_of(0, 1)])
+    totals, others = (MicroBatchQuery(table=query.table, name=name, overwrite=True) for name in ("totals", "others"))
+    totals.run(0)
+    others.run(1)
+    totals.run(0)
+    assert query.ids() == rows_of(1)
 
 
 def test_files_of_a_dead_driver_are_deleted_after_the_next_batch(query: MicroBatchQuery) -> None:

@@ -54,17 +54,18 @@ def test_a_table_of_a_catalog_is_a_target(numbers: NumberStream, spark: SparkSes
 
 
 @pytest.mark.long
-def test_a_restored_checkpoint_ends_the_query(numbers: NumberStream) -> None:
+@pytest.mark.parametrize("mode", ["append", "complete"])
+def test_a_restored_checkpoint_ends_the_query(numbers: NumberStream, mode: str) -> None:
     numbers.feed(0)
-    numbers.run()
+    numbers.run(mode)
     shutil.copytree(numbers.home / "checkpoint", numbers.home / "copy")
     for number in (1, 2, 3):
         numbers.feed(number)
-    numbers.run()
+    numbers.run(mode)
     shutil.rmtree(numbers.home / "checkpoint")
     (numbers.home / "copy").rename(numbers.home / "checkpoint")
     with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
-        numbers.run()
+        numbers.run(mode)
     assert (lance.dataset(numbers.table).version, numbers.ids()) == (4, list(range(40)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -63,6 +64,28 @@ def test_a_batch_replaces_the_rows_of_its_keys_once(counts: Counts) -> None:
     lose_commits(counts.home / "checkpoint", 1)
     counts.update()
     assert (lance.dataset(counts.table).version, len(counts.rows())) == (version, 10)
+    assert unused_files(counts.table) == set()
+
+
+@pytest.mark.long
+def test_a_restored_checkpoint_ends_the_query_and_another_query_goes_on(counts: Counts) -> None:
+    counts.feed(0)
+    counts.update()
+    shutil.copytree(counts.home / "checkpoint", counts.home / "copy")
+    for number in (1, 2, 3):
+        counts.feed(number)
+    counts.update()
+    other = counts.source().where("id < 10").selectExpr("id + 100 AS id", "id AS n").writeStream.format("lance")
+    other = other.outputMode("update").option("merge_on", "id").trigger(availableNow=True)
+    other = other.option("checkpointLocation", str(counts.home / "other"))
+    for _ in range(2):
+        assert other.start(counts.table).awaitTermination(120)
+        lose_commits(counts.home / "other", 1)
+    shutil.rmtree(counts.home / "checkpoint")
+    (counts.home / "copy").rename(counts.home / "checkpoint")
+    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
+        counts.update()
+    assert counts.rows() == [*((i, 4, None) for i in range(10)), *((100 + i, i, None) for i in range(10))]
     assert unused_files(counts.table) == set()
 
 
