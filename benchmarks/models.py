@@ -1,5 +1,5 @@
 """Measures models in UDFs: `python -m benchmarks.models [--rounds 3] [--scale 1.0] [--only NAME ...]
-[--daft PYTHON]`.
+[--daft PYTHON] [--geneva PYTHON]`.
 
 The contestants take turns within each round, on the same rows. The limit of a case is the bare loop
 (the model alone, a process per core, rows in memory, loading excluded), or the time that a service
@@ -37,6 +37,12 @@ from lance_spark import UDF, Table, udf
 from lance_spark.session.sessions import make_session
 
 LOOP = "bare loop"
+
+_PEERS = ("daft", "geneva")
+"""Engines in environments of their own."""
+
+_WARM_UP_JOBS = 20
+"""Jobs before the first case: the JVM compiles as much again as a job of 24,000 rows costs."""
 
 _PATIENCE_S = 300
 """Maximum time for a job of another engine."""
@@ -184,6 +190,19 @@ def backfill(table: Table, name: str, folder: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - began, "rows": result.rows_computed}
 
 
+def warm_up(folder: Path, spark: SparkSession) -> None:
+    """Runs small jobs, because the compilation of Spark's code belongs to the start of Spark."""
+    lance.write_dataset(pa.table({"value": range(1000)}), folder / "warm.lance", enable_stable_row_ids=True)
+    table = lance_spark.connect(str(folder), spark, progress=False).open_table("warm")
+
+    def repeat(value: int) -> int:
+        return value
+
+    table.add_columns({"result": udf(repeat, data_type=pa.int64())})
+    for _ in range(_WARM_UP_JOBS):
+        table.backfill("result", where="1=1", task_size=250)
+
+
 def make_udf(name: str, folder: Path) -> UDF:
     """Returns the UDF of a case."""
     if name == SERVICE:
@@ -216,20 +235,24 @@ def main() -> None:
     add_rounds(parser, 3, "rounds of later jobs")
     add_scale(parser, "4,000 to 24,000 rows")
     add_only(parser)
-    parser.add_argument(
-        "--daft",
-        metavar="PYTHON",
-        default=os.environ.get("DAFT_PYTHON"),
-        help="the interpreter of an environment that has daft, magika, scikit-learn, onnxruntime, pillow and httpx; "
-        "by default $DAFT_PYTHON, else daft is left out",
-    )
+    models = "magika, scikit-learn, onnxruntime, pillow and httpx"
+    for peer in _PEERS:
+        variable = f"{peer.upper()}_PYTHON"
+        parser.add_argument(
+            f"--{peer}",
+            metavar="PYTHON",
+            default=os.environ.get(variable),
+            help=f"the interpreter of an environment that has {peer}, {models}; by default ${variable}, else {peer} is "
+            "left out",
+        )
     arguments = parser.parse_args()
     pythons = {LOOP: ("loop", sys.executable), "pandas UDF": ("pandas-udf", sys.executable)}
-    pythons |= {"daft": ("daft", arguments.daft)} if arguments.daft else {}
+    pythons |= {peer: (peer, python) for peer in _PEERS if (python := getattr(arguments, peer))}
     spark = make_session("local[2,4]")
-    measured = []
+    measured: list[MeasuredModel] = []
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder, ExitStack() as stack:
         stage = ModelContest(Path(folder), arguments.scale, pythons, stack)
+        warm_up(Path(folder), spark)
         for name in WORKS:
             if is_chosen(name, arguments):
                 measured.append(stage.measure(name, arguments.rounds, spark))

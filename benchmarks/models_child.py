@@ -1,5 +1,5 @@
 """Contestants of `benchmarks.models` in processes of their own: `python -m benchmarks.models_child
-loop|pandas-udf|daft|service`.
+loop|pandas-udf|daft|geneva|service`.
 
 Each answers questions, a line of JSON each, until its input ends. A question names a case and its
 folder; the answer has the seconds of the work and the number of rows with a result.
@@ -8,6 +8,7 @@ folder; the answer has the seconds of the work and the number of rows with a res
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,8 @@ def main() -> None:
         threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
         asyncio.run(serve(lambda port: print(json.dumps(f"http://127.0.0.1:{port}"), file=answers, flush=True)))
         return
-    run: Answer = {"loop": prepare_loop, "pandas-udf": prepare_spark, "daft": prepare_daft}[kind]()
+    prepare = {"loop": prepare_loop, "pandas-udf": prepare_spark, "daft": prepare_daft, "geneva": prepare_geneva}
+    run: Answer = prepare[kind]()
     for line in sys.stdin:
         question = json.loads(line)
         began = time.perf_counter()
@@ -118,6 +121,10 @@ def prepare_spark() -> Answer:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
+    identity = pandas_udf(lambda values: values, "bigint")  # type: ignore[call-overload]
+    for _ in range(20):  # the jobs that lance-spark has run, too
+        spark.range(1000).select(identity("id")).write.format("noop").mode("overwrite").save()
+
     def run(name: str, folder: Path) -> int:
         work, place = WORKS[name], str(folder)
         spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", work.batch_size)
@@ -185,6 +192,56 @@ def daft_service(folder: str) -> Any:
             return await self.client.label(value)
 
     return ClientModel().label
+
+
+# --- geneva
+
+
+def prepare_geneva() -> Any:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Disables usage reports.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)  # for Ray's workers
+    import geneva
+    import lance
+    from geneva.runners.ray._mgr import ray_cluster
+
+    # geneva requests 2.3 CPUs for two workers, and would wait with 2.
+    cluster = ExitStack()
+    cluster.enter_context(ray_cluster(local=True, log_to_driver=False, ray_init_kwargs={"num_cpus": 4}))
+    atexit.register(cluster.close)
+
+    def run(name: str, folder: Path) -> dict[str, float]:
+        work, home = WORKS[name], folder / "geneva"
+        if not home.exists():
+            lance.write_dataset(pa.ipc.open_file(f"{folder}/rows.arrow").read_all(), home / "rows.lance")
+            geneva.connect(str(home)).open_table("rows").add_columns({"result": geneva_model(name, str(folder), work)})
+        table = geneva.connect(str(home)).open_table("rows")
+        began = time.perf_counter()
+        table.backfill("result", where="1=1", concurrency=work.processes)
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "rows": lance.dataset(home / "rows.lance").count_rows("result IS NOT NULL")}
+
+    return run
+
+
+def geneva_model(name: str, folder: str, work: ModelWork) -> Any:
+    import geneva
+
+    class LazyModel:
+        """geneva has no hook for the load of a model."""
+
+        def __init__(self) -> None:
+            self.compute: Any = None
+
+        def __call__(self, value: Any) -> Any:
+            from benchmarks.models_work import WORKS
+
+            self.compute = self.compute or WORKS[name].load(folder)
+            return self.compute(value)
+
+    # geneva reads the annotations, which are texts in this module.
+    LazyModel.__call__.__annotations__ = {"value": pa.Array, "return": pa.Array}
+    # A call of geneva has the rows of a checkpoint.
+    return geneva.udf(data_type=work.data_type, checkpoint_size=work.batch_size, input_columns=["value"])(LazyModel)()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import fcntl
 import io
-import json
 import os
 import sysconfig
 import time
@@ -16,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -239,21 +238,34 @@ class Client:
         return await asyncio.gather(*map(label, texts))
 
 
+class LengthService(asyncio.Protocol):
+    """A connection of the service: answers each request with the length of its body, after
+    `LATENCY_S`.
+
+    A protocol of asyncio instead of streams, because the service shares the cores with its clients.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins without a request."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._received = b""
+
+    def data_received(self, data: bytes) -> None:
+        """Answers all complete requests."""
+        self._received += data
+        while True:
+            head, end, rest = self._received.partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+            if not end or len(rest) < length:
+                return
+            self._received, text = rest[length:], b"%d" % length
+            answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text)
+            asyncio.get_running_loop().call_later(LATENCY_S, self._transport.write, answer)
+
+
 async def serve(announce: Callable[[int], None]) -> None:
-    """Answers each request with the length of its body, after `LATENCY_S`."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                body = await reader.readexactly(int(head.split(b"content-length:")[1].split(b"\r\n")[0]))
-                await asyncio.sleep(LATENCY_S)
-                text = json.dumps(len(body)).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512)
+    """Runs the service, and announces its port."""
+    server = await asyncio.get_running_loop().create_server(LengthService, "127.0.0.1", 0, backlog=512)
     announce(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 

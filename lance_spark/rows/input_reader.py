@@ -71,24 +71,35 @@ class InputReader:
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
 
-    def batches(self, offsets: Offsets, most_rows: int, *, most_bytes: int = BATCH_BYTES) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, offsets: Offsets, most_rows: int, *, most_bytes: int = BATCH_BYTES, joins: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """Yields batches of the input columns for ascending rows, with the row addresses last.
 
-        A batch has at most `most_rows` rows and `most_bytes` bytes without blobs, unless a single
-        row has more.
+        Args:
+            offsets: The rows.
+            most_rows: Maximum rows of a batch.
+            most_bytes: Maximum bytes of a batch without blobs, unless a single row has more.
+            joins: Whether a batch has `most_rows` rows if the bytes allow. Otherwise the batches of
+                the scan are only cut: the first batch comes early, and no row is copied.
 
         Raises:
             TableUnreadableError: A file is missing or damaged.
         """
-        source = Rebatcher(self._scan(offsets), max_bytes=most_bytes)
-        while (batch := source.take(most_rows)) is not None:
-            for part in self._parts(batch):
-                addresses = part.column(ROW_ADDRESS)
-                arrays = [
-                    self._bytes(part.column(name), name, addresses) if name in self._blobs else part.column(name)
-                    for name in self._columns
-                ]
-                yield pa.RecordBatch.from_arrays([*arrays, self._addresses(part)], names=[*self._columns, ROW_ADDRESS])
+        scanned = self._scan(offsets)
+        for rows in [scanned] if joins else ([batch] for batch in scanned):
+            source = Rebatcher(rows, max_bytes=most_bytes)
+            while (batch := source.take(most_rows)) is not None:
+                yield from map(self._with_columns, self._parts(batch))
+
+    def _with_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the inputs of a scanned batch in their order, with blobs as bytes."""
+        addresses = batch.column(ROW_ADDRESS)
+        arrays = [
+            self._bytes(batch.column(name), name, addresses) if name in self._blobs else batch.column(name)
+            for name in self._columns
+        ]
+        return pa.RecordBatch.from_arrays([*arrays, self._addresses(batch)], names=[*self._columns, ROW_ADDRESS])
 
     def _addresses(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the addresses of a batch's rows in the fragment."""

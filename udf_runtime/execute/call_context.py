@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ class CallContext:
         row_limit: Maximum rows of a call, shared by the calls of a job in this process.
         gate: The place where calls wait before they begin; None: calls never wait.
         load_time: Time of starting processes, and of loading the UDF.
+        call_slots: Slots for the concurrent calls of an async UDF; None: this context has its own.
     """
 
     udf: UDF
@@ -65,6 +67,7 @@ class CallContext:
     row_limit: RowLimit = field(default_factory=RowLimit)
     gate: CallGate | None = None
     load_time: StageTime = field(default_factory=StageTime)
+    call_slots: asyncio.Semaphore | None = None
 
     @property
     def policy(self) -> ErrorPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import deque
@@ -58,6 +59,7 @@ class UdfRunner:
         job: str | None = None,
         find_values: FindValues | None = None,
         limiter: Limiter | None = None,
+        call_slots: asyncio.Semaphore | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -79,6 +81,8 @@ class UdfRunner:
                 the number holds for this runner.
             find_values: Finds known values of equal inputs, for a UDF with `deduplicate="table"`.
             limiter: Grants calls of a UDF with a rate limit; None: the limit holds for this runner.
+            call_slots: Slots of the concurrent calls of an async UDF, shared by the runners of this
+                process; None: `max_in_flight` holds for this runner.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -95,11 +99,15 @@ class UdfRunner:
             chunks=chunks,
             row_limit=RowLimit() if job is None else row_limit_of(job),
             gate=_make_gate(udf, sleep, clock, limiter),
+            call_slots=call_slots,
         )
         self._distinct = DistinctCalls(udf, find=find_values) if udf.deduplicate else None
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._is_shared = not isolate
+        if udf.is_async and self._isolate and self._is_shared:
+            # The calls of a second batch fill the free slots while the last calls of a batch run.
+            self._threads = max(threads, AsyncScalarCalls.batches_at_once)
         self._processes = ProcessSpec() if processes is None else processes
         self._batches = CallBatches(self._context)
         self._calls: _BatchCalls | StreamCalls | None = None

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import (
+    MAX_RANGE_ROWS,
     FragmentPlan,
     countable,
     measure_input_row,
@@ -225,9 +226,10 @@ def _column_id(column: FieldIdentity) -> str:
 
 
 def rows_per_task(spark: SparkSession | None, rows: int, concurrency: int | None) -> int:
-    """Returns the rows of a task by default: each slot gets two tasks."""
+    """Returns the rows of a task by default: each slot gets two tasks, a single slot gets one."""
     slots = (None if spark is None else known_slots(spark)) or concurrency or os.cpu_count() or 1
-    return max(1, rows // (slots if concurrency is None else min(slots, concurrency)) // 2)
+    slots = slots if concurrency is None else min(slots, concurrency)
+    return MAX_RANGE_ROWS if slots == 1 else max(1, rows // slots // 2)
 
 
 def slots_of(spark: SparkSession, limit: int | None) -> int:

@@ -261,7 +261,8 @@ class RowStream:
                     rows, read_bytes = rows + part[1].num_rows, read_bytes + part[1].nbytes
                     self._row_bytes = max(self._row_bytes, part[1].nbytes // max(1, part[1].num_rows))
                 is_last = not isinstance(part[1], pa.RecordBatch) and is_last_range
-                if is_last or rows >= self._sizer.next_rows() or read_bytes >= _READ_BYTES:
+                # A part has at most half of the bytes of a read.
+                if is_last or rows >= self._sizer.next_rows() or read_bytes >= _READ_BYTES // 2:
                     yield parts
                     parts, rows, read_bytes = [], 0, 0
 
@@ -339,7 +340,8 @@ class RowStream:
         assert fragment is not None
         reader = self._spec.input_source.reader(self._read_spec, rows, fragment)
         most_rows = min(self._spec.sizes[1], _READ_ROWS)
-        yield from reader.batches(streamed.todo.to_numpy(), most_rows, most_bytes=_READ_BYTES)
+        # The batches for the UDF join the parts.
+        yield from reader.batches(streamed.todo.to_numpy(), most_rows, most_bytes=_READ_BYTES // 2, joins=False)
 
     # In the main thread, within the calls.
 

@@ -227,7 +227,7 @@ def test_a_task_reads_no_further_ahead_than_prefetch_batches(
 def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small rows precede large rows. A task holds a part of each large range, and not the ranges."""
     monkeypatch.setattr(row_stream, "is_local", lambda _: False)
-    monkeypatch.setattr(row_stream, "_READ_BYTES", 1 << 16)
+    monkeypatch.setattr(row_stream, "_READ_BYTES", 1 << 17)
     monkeypatch.setattr(row_stream, "_SMALL_READ_BYTES", 1 << 14)
     uri, read, large_parts, ahead = lab.uri, InputReader.batches, list[int](), list[int]()
 

@@ -373,6 +373,7 @@ def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log)
     assert table.plan_backfill("y", concurrency=2).total_tasks == 4
     table.backfill("y", concurrency=2)
     assert log.take() == [20] * 4, "two workers, half of 40 rows each"
+    assert table.plan_backfill("y", where="1=1", concurrency=1).total_tasks == 1, "a single worker shares with none"
 
 
 @pytest.mark.guarantee("T64")

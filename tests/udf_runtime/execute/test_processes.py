@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pickle
@@ -16,8 +17,10 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pyarrow as pa
 import pytest
 
 from tests.support.waiting import eventually
@@ -195,6 +198,46 @@ def test_memory_ends_the_least_recently_used_idle_process_and_never_a_busy_proce
 
 
 @pytest.mark.long
+def test_async_calls_of_the_next_batch_take_free_places_of_the_process():
+    @udf(max_in_flight=4, version="1")
+    class Service:
+        async def setup(self) -> None:
+            self.is_next, self.running, self.most = asyncio.Event(), 0, 0
+
+        async def __call__(self, x: int) -> int:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            if x >= 4:
+                self.is_next.set()
+            await (asyncio.wait_for(self.is_next.wait(), 10) if x == 0 else asyncio.sleep(0.05))
+            self.running -= 1
+            return self.most
+
+    function: Any = Service
+    with UdfRunner(function(), processes=SHARED) as runner:
+        results = list(runner.run(batches_of(range(4), range(4, 8))))
+
+    assert [len(result.values) for result in results] == [4, 4]
+    assert max(value for values in values_of(results) for value in values) == 4, "for all batches of the process"
+
+
+def test_batches_of_many_buffers_and_many_bytes_reach_a_process_and_come_back():
+    columns = [pa.array(range(5))] * 600 + [pa.array(["x" * 3_000_000] * 5)]
+    wide = pa.StructArray.from_arrays(columns, [f"f{number}" for number in range(len(columns))])
+
+    class Echo:
+        def setup(self) -> None: ...
+
+        def __call__(self, x: pa.Array) -> pa.Array:
+            return x
+
+    function: Any = udf(Echo, data_type=wide.type, version="1")
+    with UdfRunner(function(), processes=SHARED) as runner:
+        [result] = runner.run([pa.record_batch([wide.slice(1, 3)], names=["x"])])
+
+    assert result.values.equals(wide.slice(1, 3))
+
+
 def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
     log = tmp_path / "log"
     with UdfRunner(model(log), processes=SHARED) as runner:

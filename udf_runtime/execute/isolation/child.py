@@ -14,6 +14,7 @@ open, for example to hold a lock.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import faulthandler
@@ -148,6 +149,7 @@ class LoadedUdf:
 
     def __init__(self) -> None:
         self._udf: UDF | None = None
+        self._call_slots: asyncio.Semaphore | None = None
         self._main_has_tried = threading.Event()
 
     def serve(self, connection: socket.socket, *, is_main: bool) -> None:
@@ -188,9 +190,11 @@ class LoadedUdf:
             use_copies(start.copies)
             # The task deduplicates the inputs.
             self._udf = dataclasses.replace(UDF.loads(start.udf), deduplicate=False)
+            self._call_slots = asyncio.Semaphore(self._udf.calls_in_flight)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
-        runner = UdfRunner(self._udf, chunks=chunks, limiter=ParentLimiter(runner_side))
+        limiter = ParentLimiter(runner_side)
+        runner = UdfRunner(self._udf, chunks=chunks, limiter=limiter, call_slots=self._call_slots)
         if self._udf.kind is Kind.TABLE:
             self._udf.load()
         else:

@@ -27,6 +27,7 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.protocol.frames import (
     ChildStart,
     Failure,
+    Payload,
     Reply,
     Tag,
     enlarge,
@@ -350,7 +351,7 @@ class UdfConnection:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _calling(self, rpc: ParentRpc, tag: Tag, payload: bytes | pa.Buffer = b"") -> Iterator[None]:
+    def _calling(self, rpc: ParentRpc, tag: Tag, payload: Payload = b"") -> Iterator[None]:
         """Begins a call after the load of the UDF; the supervisor knows of calls in progress."""
         began_s = time.perf_counter()
         self._expect(Tag.NEXT, rpc)
@@ -368,7 +369,7 @@ class UdfConnection:
         finally:
             self.process.note(b"-")
 
-    def _send(self, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
+    def _send(self, tag: Tag, payload: Payload = b"") -> None:
         try:
             write_frame(self._fd, tag, payload)
         except BrokenPipeError as error:

@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
+import itertools
 import os
 import select
 import socket
 import struct
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -29,6 +34,7 @@ from udf_runtime.execute.result import RowFailure
 _HEAD = struct.Struct(">cQ")
 _BUFFER_BYTES = 1 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # Linux writes at most 2 GiB at once
+_MOST_WRITTEN_PARTS = 512  # and at most 1024 parts
 
 
 class Tag(enum.Enum):
@@ -90,15 +96,19 @@ class Failure:
     trace: str
 
 
-def write_frame(fd: int, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
+Payload: TypeAlias = "bytes | pa.Buffer | Sequence[bytes | pa.Buffer]"
+"""The bytes of a frame, also in parts."""
+
+
+def write_frame(fd: int, tag: Tag, payload: Payload = b"") -> None:
     """Writes a whole frame.
 
     Raises:
         BrokenPipeError: The reader is gone.
     """
-    body = memoryview(payload)
-    _write(fd, memoryview(_HEAD.pack(tag.value, len(body))))
-    _write(fd, body)
+    parts = [payload] if isinstance(payload, (bytes, pa.Buffer)) else payload
+    body = [memoryview(part) for part in parts]
+    _write(fd, [memoryview(_HEAD.pack(tag.value, sum(map(len, body)))), *body])
 
 
 def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
@@ -137,12 +147,28 @@ def enlarge(connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
 
-def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:
-    """Returns a batch with its schema as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
+class _StreamParts(io.RawIOBase):
+    """A file for Arrow that keeps the written parts. The buffers of a batch are not copied."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | pa.Buffer] = []
+
+    def writable(self) -> bool:
+        """Tells that parts may be written."""
+        return True
+
+    def write(self, part: Any) -> int:  # noqa: ANN401 - the type of the base
+        """Keeps a part: Arrow writes bytes and its own buffers."""
+        self.parts.append(part)
+        return len(memoryview(part))
+
+
+def to_ipc(batch: pa.RecordBatch) -> list[bytes | pa.Buffer]:
+    """Returns the parts of an Arrow IPC stream with a batch, mostly memory of the batch."""
+    sink = _StreamParts()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
+    return sink.parts
 
 
 def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
@@ -151,13 +177,19 @@ def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def _write(fd: int, body: memoryview) -> None:
-    position = 0
-    while position < len(body):
+def _write(fd: int, parts: Sequence[memoryview]) -> None:
+    rest = deque(part for part in parts if len(part))
+    while rest:
+        pieces = [part[:_MOST_WRITTEN_BYTES] for part in itertools.islice(rest, _MOST_WRITTEN_PARTS)]
+        pieces = pieces if sum(map(len, pieces)) <= _MOST_WRITTEN_BYTES else pieces[:1]
         try:
-            position += os.write(fd, body[position : position + _MOST_WRITTEN_BYTES])
+            count = os.writev(fd, pieces)
         except ConnectionResetError as error:  # the reader was gone with unread frames
             raise BrokenPipeError from error
+        while rest and count >= len(rest[0]):
+            count -= len(rest.popleft())
+        if count:
+            rest[0] = rest[0][count:]
 
 
 def _read(fd: int, into: memoryview) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.execute.isolation.protocol.frames import Tag, from_ipc, read_frame, write_frame
+from udf_runtime.execute.isolation.protocol.frames import Payload, Tag, from_ipc, read_frame, write_frame
 
 
 class Parent:
@@ -37,7 +37,7 @@ class Parent:
             raise BrokenPipeError
         return frame
 
-    def write(self, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
+    def write(self, tag: Tag, payload: Payload = b"") -> None:
         """Writes a frame.
 
         Raises:

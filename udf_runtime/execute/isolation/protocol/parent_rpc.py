@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from udf_runtime.execute.isolation.protocol.frames import to_ipc
+from udf_runtime.execute.isolation.protocol.frames import Payload, to_ipc
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.chunks import ChunkFolder
@@ -34,7 +34,7 @@ class ParentRpc:
         self._open: dict[int, Iterator[pa.RecordBatch]] = {}
         self._numbers = itertools.count()
 
-    def answer(self, operation: str, arguments: list[object], data: pa.Buffer) -> bytes | pa.Buffer:
+    def answer(self, operation: str, arguments: list[object], data: pa.Buffer) -> Payload:
         """Returns the answer to a request.
 
         Raises:
@@ -55,7 +55,7 @@ class ParentRpc:
             self.table_error = error
             raise
 
-    def _answer_table(self, source: TableSource, operation: str, number: int = 0) -> bytes | pa.Buffer:
+    def _answer_table(self, source: TableSource, operation: str, number: int = 0) -> Payload:
         if operation == "schema":
             return source.schema.serialize()
         if operation == "count":
