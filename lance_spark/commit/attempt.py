@@ -138,8 +138,10 @@ def attempt_commit(
             **version_arguments(uri, storage_options),
         ),
     )
-    if isinstance(outcome, Landed) and not isinstance(base, str):
-        note_commit(base, outcome.dataset, operation, stamped)
+    if isinstance(outcome, Landed):
+        note_landed(outcome.dataset)
+        if not isinstance(base, str):
+            note_commit(base, outcome.dataset, operation, stamped)
     return outcome
 
 
@@ -213,5 +215,4 @@ def attempt(
                 return Unknown(error=error)
         text = f"Lance refused the commit: {plain(error)}. Table: {uri}. Nothing was committed."
         raise CommitError(text, uri=uri) from error
-    note_landed(dataset)
     return Landed(dataset=dataset)

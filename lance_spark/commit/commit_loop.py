@@ -11,6 +11,7 @@ loop evaluates again after concurrent commits outdated the evaluation.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, find_job
-from lance_spark.commit.dropped import OpenedVersion, refuse_dropped
+from lance_spark.commit.dropped import OpenedVersion, note_landed, refuse_dropped
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
@@ -294,6 +295,7 @@ class _CommitLoop(Generic[_T]):
         head: The latest version, if the next round need not open the table.
         unanswered: The attempts without an answer.
         refused: The error of a check that refused, and took back, a commit without an answer.
+        first_opened: The version that the first round without an answer opened.
     """
 
     ref: DatasetRef
@@ -306,6 +308,7 @@ class _CommitLoop(Generic[_T]):
     refuses_dropped: bool
     unanswered: list[Unknown] = field(default_factory=list)
     refused: CommitError | None = None
+    first_opened: OpenedVersion | None = None
 
     @property
     def has_landed(self) -> bool:
@@ -345,15 +348,30 @@ class _CommitLoop(Generic[_T]):
         if head is not None:
             prior_result = self._find(head)
             if prior_result is not None:
+                self._accept_found(head, prior_result)
                 return prior_result
             self.since = max(self.since, head.version)
         if self.has_landed:
             raise _dropped(self.ref) if head is None else _cleaned_up(self.ref, self.unanswered[-1].error)
         opened = None if head is None or self.refuses_dropped else OpenedVersion.of(head)
         outcome = self.one_round(head, self.rounds.retries)
-        if opened is not None and not isinstance(outcome, Lost | Unknown) and (outcome.version or 0) > opened.version:
+        if isinstance(outcome, Unknown):
+            self.first_opened = self.first_opened or opened
+        elif opened is not None and not isinstance(outcome, Lost) and (outcome.version or 0) > opened.version:
             self._refuse_dropped(opened)
         return outcome
+
+    def _accept_found(self, head: lance.LanceDataset, found: _T) -> None:
+        """Notes a commit of an earlier round as ours, and checks the commit like other commits."""
+        if self.unanswered and found.version is not None:
+            with contextlib.suppress(OSError, ValueError):  # a cleanup may have deleted the version
+                note_landed(head if found.version == head.version else head.checkout_version(found.version))
+        if self.first_opened is not None:
+            try:
+                self._refuse_dropped(self.first_opened)
+            except CommitError as error:
+                self.refused = error
+                raise
 
     def _refuse_dropped(self, opened: OpenedVersion) -> None:
         """Checks a landed commit, again if the store fails.
@@ -419,6 +437,8 @@ class _CommitLoop(Generic[_T]):
             head = open_head(self.ref)
             prior_result = None if head is None else self.find(head, self.since)
             is_settled = self._is_settled()
+            if head is not None and prior_result is not None:
+                self._accept_found(head, prior_result)
         except OSError as second_error:
             error = second_error
         else:

@@ -42,22 +42,41 @@ class TableDroppedError(CommitConflictError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedVersion:
-    """The version that a round of a commit opened."""
+    """The version that a round of a commit opened.
+
+    Attributes:
+        version: Its number.
+        incarnation: Its identity.
+        max_fragment_id: The highest number of a fragment so far; None without fragments.
+        commits: Commits of this thread before.
+    """
 
     version: int
     incarnation: str
+    max_fragment_id: int | None
+    commits: int
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> OpenedVersion:
         """Returns the version of a dataset. The dataset may move to other versions later."""
-        return OpenedVersion(version=dataset.version, incarnation=incarnation_of(dataset))
+        return OpenedVersion(
+            version=dataset.version,
+            incarnation=incarnation_of(dataset),
+            max_fragment_id=dataset.max_fragment_id,
+            commits=_LANDED.commits,
+        )
 
 
 class _LandedVersions(threading.local):
-    """The last versions that a thread committed. A commit of columns makes up to three versions."""
+    """The versions that a thread committed, without the oldest.
+
+    A commit of columns makes up to three versions. The number of a commit counts all commits of the
+    thread.
+    """
 
     def __init__(self) -> None:
-        self.last = deque[OpenedVersion](maxlen=16)
+        self.commits = 0
+        self.last = deque[tuple[int, str, int, str]](maxlen=16)
 
 
 _LANDED = _LandedVersions()
@@ -65,7 +84,14 @@ _LANDED = _LandedVersions()
 
 def note_landed(dataset: lance.LanceDataset) -> None:
     """Notes a version of this thread: :func:`refuse_dropped` deletes no version of others."""
-    _LANDED.last.append(OpenedVersion.of(dataset))
+    _LANDED.last.append((_LANDED.commits, dataset.uri, dataset.version, incarnation_of(dataset)))
+    _LANDED.commits += 1
+
+
+def _is_ours(dataset: lance.LanceDataset, opened: OpenedVersion) -> bool:
+    """Tells whether this thread committed the version since it opened another one."""
+    landed = [version for number, *version in _LANDED.last if number >= opened.commits]
+    return [dataset.uri, dataset.version, incarnation_of(dataset)] in landed
 
 
 def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
@@ -76,7 +102,8 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
 
     Raises:
         TableDroppedError: The table was deleted, and the version was taken back.
-        CommitOutcomeUnknownError: The table was deleted, and the version could not be taken back.
+        CommitOutcomeUnknownError: The table was deleted, and the version could not be taken back,
+            or the table is being deleted.
         OSError: The store failed before the answer.
     """
     if is_managed(ref.table_uri, ref.storage):
@@ -85,12 +112,15 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     if incarnation == opened.incarnation:
         return
     objects, is_replaced = LanceObjects(ref.uri, ref.storage_options), incarnation is not None
-    latest = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
-    if latest is None:
+    latest = first = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+    if first is None:
         return
     while latest is not None:
         _take_back(ref, latest, opened, objects)
         latest = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+    remaining = _open_latest(ref)
+    if remaining is not None and remaining.version > first.version:
+        raise _unknown(ref, remaining.version, "and another writer committed since")
     raise TableDroppedError(
         f"The table was deleted at the moment of the commit. Table: {ref.uri}. Nothing was committed. Create "
         "the table before you write again.",
@@ -98,45 +128,52 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     )
 
 
-def _take_back(ref: DatasetRef, latest: OpenedVersion, opened: OpenedVersion, objects: LanceObjects) -> None:
+def _take_back(ref: DatasetRef, latest: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects) -> None:
     """Deletes the latest version if this thread committed it.
 
     Raises:
         CommitOutcomeUnknownError: The version is of another writer, or cannot be deleted.
     """
-    manifest = f"_versions/{_LATEST_NUMBER - latest.version}.manifest, in older tables {latest.version}.manifest"
-    if latest not in _LANDED.last:
-        raise CommitOutcomeUnknownError(
-            f"The table was deleted at the moment of the commit, and another writer committed since, so version "
-            f"{latest.version} names deleted files. Table: {ref.uri}. Delete {manifest}.",
-            uri=ref.uri,
-        )
+    if not _is_ours(latest, opened):
+        raise _unknown(ref, latest.version, "and another writer committed since")
     try:
         _delete_version(objects, latest.version, opened.version)
     except OSError as error:
-        raise CommitOutcomeUnknownError(
-            f"The table was deleted at the moment of the commit, and the new version could not be deleted: "
-            f"{plain(error)}. Table: {ref.uri}. Delete {manifest}.",
-            uri=ref.uri,
-        ) from error
+        reason = f"and the new version could not be deleted: {plain(error)}"
+        raise _unknown(ref, latest.version, reason) from error
+
+
+def _unknown(ref: DatasetRef, version: int, reason: str) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"The table was deleted at the moment of the commit, {reason}. Table: {ref.uri}. Version {version} may name "
+        f"deleted files: then delete _versions/{_LATEST_NUMBER - version}.manifest, in older tables "
+        f"{version}.manifest.",
+        uri=ref.uri,
+    )
 
 
 def _latest_of_deleted(
     ref: DatasetRef, opened: OpenedVersion, objects: LanceObjects, *, is_replaced: bool
-) -> OpenedVersion | None:
+) -> lance.LanceDataset | None:
     """Returns the latest version if it continues a deleted table, or None.
 
     A compaction with a cleanup may delete the files of a version while these files are looked for,
     so the answer is for the version that is still the latest afterwards.
+
+    Raises:
+        CommitOutcomeUnknownError: Some files of the version are gone, so the table is being deleted.
     """
     latest = _open_latest(ref)
     while latest is not None and latest.version > opened.version:
-        version = OpenedVersion.of(latest)
-        if not (is_replaced and version in _LANDED.last) and not _lacks_files(latest, objects):
+        are_there = [] if is_replaced and _is_ours(latest, opened) else _look_for_files(latest, opened, objects)
+        if all(are_there) and not (is_replaced and _is_ours(latest, opened)):
             return None
-        latest = _open_latest(ref)
-        if latest is not None and OpenedVersion.of(latest) == version:
-            return version
+        again = _open_latest(ref)
+        if again is not None and (again.version, incarnation_of(again)) == (latest.version, incarnation_of(latest)):
+            if any(are_there):
+                raise _unknown(ref, latest.version, "and some of its files are there yet")
+            return latest
+        latest = again
     return None
 
 
@@ -157,15 +194,18 @@ def _incarnation_at(ref: DatasetRef, version: int) -> str | None:
         return None
 
 
-def _lacks_files(dataset: lance.LanceDataset, objects: LanceObjects) -> bool:
-    """Tells whether the oldest files of a version are gone.
+def _look_for_files(dataset: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects) -> list[bool]:
+    """Tells of some files of a version whether they exist, the files of earlier versions first.
 
     A cleanup keeps all files of the latest version.
     """
+    most = -1 if opened.max_fragment_id is None else opened.max_fragment_id
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     # Only files in the table's own folder, not in the folder of a clone's source.
-    fragments = [fragment.metadata for fragment in dataset.get_fragments()[:_SOME]]
-    paths = [path_of(file) for fragment in fragments for file in fragment.files[:1] if file.base_id is None]
-    return bool(paths) and not any(objects.contains(f"data/{path}") for path in paths)
+    own_files = ((fragment.id, file) for fragment in fragments for file in fragment.files if file.base_id is None)
+    by_age = sorted(own_files, key=lambda numbered: numbered[0] > most)
+    paths = [path_of(file) for _, file in by_age[:_SOME]]
+    return [objects.contains(f"data/{path}") for path in paths]
 
 
 def _delete_version(objects: LanceObjects, version: int, opened: int) -> None:

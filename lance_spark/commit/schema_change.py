@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit, check_landed
 from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between, first_unknown
+from lance_spark.commit.dropped import note_landed
 from lance_spark.commit.verify import undone_commits
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, TableNotFoundError
@@ -134,8 +135,11 @@ def _attempt(
         operation = change(head)
         return head
 
+    version = head.version
     outcome = attempt(ref.uri, ref.storage, prepare)
     if operation is None:
+        if isinstance(outcome, Landed) and outcome.dataset.version > version:
+            note_landed(outcome.dataset)
         return outcome
     return attempt_commit(
         head, operation, read_version=head.version, properties=properties, storage_options=ref.storage

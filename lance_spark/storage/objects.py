@@ -16,12 +16,13 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.errors import LanceSparkError, OptionError, TableUnreadableError, refusals_as_errors
 from lance_spark.lance_compat import is_unanswered, load_lance, plain
-from lance_spark.locations import is_local, normalize_uri
+from lance_spark.locations import is_local, is_misread, normalize_uri
 from lance_spark.namespaces.access import renewal_arguments
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
@@ -267,7 +268,10 @@ def checkpoint_place(folder: str, uri: str) -> str:
     shared = normalize_uri(folder, option="checkpoint")
     if is_local(shared) and max(map(len, map(os.fsencode, shared.split("/")))) > MOST_NAME_BYTES:
         raise OptionError("checkpoint", shared[:100], "a path with names of at most 255 bytes", problem="is too long")
-    return f"{shared}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
+    name = name.removesuffix(".lance")
+    if is_misread(shared, name):
+        name = quote(name, safe="")
+    return f"{shared}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name}"
 
 
 def checkpoint_store(

@@ -277,7 +277,10 @@ def _read_query_id(checkpoint: str | None) -> str | None:
 
     Tasks get the id from Spark. The driver gets the id here to recognise files of a dead driver.
     """
-    location = None if checkpoint is None else normalize_uri(checkpoint, option=CHECKPOINT_OPTION)
+    try:
+        location = None if checkpoint is None else normalize_uri(checkpoint, option=CHECKPOINT_OPTION)
+    except OptionError:  # Spark has more schemes than Lance
+        return None
     if location is None or not is_local(location):
         return None
     try:

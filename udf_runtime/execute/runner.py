@@ -105,9 +105,6 @@ class UdfRunner:
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._is_shared = not isolate
-        if udf.is_async and self._isolate and self._is_shared:
-            # The calls of a second batch fill the free slots while the last calls of a batch run.
-            self._threads = max(threads, AsyncScalarCalls.batches_at_once)
         self._processes = ProcessSpec() if processes is None else processes
         self._batches = CallBatches(self._context)
         self._calls: _BatchCalls | StreamCalls | None = None

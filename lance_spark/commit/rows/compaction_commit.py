@@ -19,6 +19,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import first_naming, first_unknown, named_files
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import Fragments
+from lance_spark.commit.dropped import note_landed
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -258,6 +259,8 @@ def _attempt(
         ) from error
     if isinstance(outcome, Unknown) and is_preempted(outcome.error):
         return Lost(race=is_taken_slot(outcome.error), error=outcome.error)
+    if isinstance(outcome, Landed):
+        note_landed(outcome.dataset)
     return outcome
 
 

@@ -171,7 +171,8 @@ class CatalogLocation:
         else:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
             names = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
-        return sorted(name for name in names if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))
+        hidden = (name for name in names if name.startswith((".", "_")) or is_misread(self.root, name))
+        return sorted(name for name in names.difference(hidden) if not name.endswith(TABLE_SUFFIX))
 
 
 def parse_stored_code(catalog: str, options: Mapping[str, str]) -> bool:

@@ -88,6 +88,7 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"The namespace holds files that belong to no table. File: {foreign[0]}. Nothing was dropped. Move such "
             "files first."
         )
+    _refuse_misread(location)
     for folder in folders:
         drop_namespace({**arguments, "namespace": location.inside(folder).namespace})
     for name in tables:
@@ -100,6 +101,20 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
             "gone. Drop the namespace again."
         )
     return {}
+
+
+def _refuse_misread(location: CatalogLocation) -> None:
+    """Raises if a folder of an object store has a name that Lance reads as another name."""
+    if is_local(location.root):
+        return
+    for name in LanceObjects(location.folder, location.storage).list_folders(""):
+        if is_misread(location.folder, name):
+            raise UnsupportedOperationError(
+                f"The namespace has a folder whose name Lance reads as another name. Folder: {location.folder}/{name}. "
+                "Nothing was dropped. Move the folder first."
+            )
+    for folder in location.folders():
+        _refuse_misread(location.inside(folder))
 
 
 def _find_foreign_files(location: CatalogLocation) -> list[str]:

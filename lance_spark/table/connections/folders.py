@@ -244,7 +244,8 @@ class FolderTables:
         else:
             prefixes = self._list_entries().common_prefixes
             folders = sorted({path.rstrip("/").rsplit("/", 1)[-1] for path in prefixes})
-        return [entry.removesuffix(SUFFIX) for entry in folders if entry.rstrip("/").endswith(SUFFIX)]
+        names = [entry.removesuffix(SUFFIX) for entry in folders if entry.rstrip("/").endswith(SUFFIX)]
+        return [name for name in names if not is_misread(self.uri, name)]
 
     def _list_entries(self) -> Any:  # noqa: ANN401 - a class of pylance without types
         return open_session(self.uri, self._objects.storage_options).list_with_delimiter("")

@@ -198,29 +198,6 @@ def test_memory_ends_the_least_recently_used_idle_process_and_never_a_busy_proce
 
 
 @pytest.mark.long
-def test_async_calls_of_the_next_batch_take_free_places_of_the_process():
-    @udf(max_in_flight=4, version="1")
-    class Service:
-        async def setup(self) -> None:
-            self.is_next, self.running, self.most = asyncio.Event(), 0, 0
-
-        async def __call__(self, x: int) -> int:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            if x >= 4:
-                self.is_next.set()
-            await (asyncio.wait_for(self.is_next.wait(), 10) if x == 0 else asyncio.sleep(0.05))
-            self.running -= 1
-            return self.most
-
-    function: Any = Service
-    with UdfRunner(function(), processes=SHARED) as runner:
-        results = list(runner.run(batches_of(range(4), range(4, 8))))
-
-    assert [len(result.values) for result in results] == [4, 4]
-    assert max(value for values in values_of(results) for value in values) == 4, "for all batches of the process"
-
-
 def test_batches_of_many_buffers_and_many_bytes_reach_a_process_and_come_back():
     columns = [pa.array(range(5))] * 600 + [pa.array(["x" * 3_000_000] * 5)]
     wide = pa.StructArray.from_arrays(columns, [f"f{number}" for number in range(len(columns))])
