@@ -28,24 +28,6 @@ _LOOK_AT_JOBS_S = 0.5
 """Seconds between looks at running jobs and at `stop`."""
 
 
-class RunObserver:
-    """Observes :meth:`Agent.run`, in its thread. Writes ended and failed steps to the log."""
-
-    def begin_look(self) -> None:
-        """Notes the begin of a look at the tables."""
-
-    def end_step(self, step: AgentStep) -> None:
-        """Notes an ended, failed or held step."""
-        _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step)
-
-    def fail_look(self, error: Exception) -> None:
-        """Notes an error of the list of the tables."""
-        _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error)
-
-    def end_look(self, plan: AgentPlan) -> None:
-        """Notes that all jobs since the last look have ended. The plan is the plan of the look."""
-
-
 @dataclass(frozen=True, slots=True)
 class _RunningStep:
     step: AgentStep
@@ -79,16 +61,14 @@ class Agent:
         ```
     """
 
-    def __init__(self, source: WatchedTables, settings: AgentSettings, observer: RunObserver | None = None) -> None:
+    def __init__(self, source: WatchedTables, settings: AgentSettings) -> None:
         self._settings = settings
-        self._observer = observer or RunObserver()
         self._owner = uuid.uuid4().hex
         self._ledger = Ledger(settings)
         self._planner = Planner(source, settings, self._ledger)
         self._pending: dict[StepKey, AgentStep] = {}
         self._running: dict[StepKey, _RunningStep] = {}
         self._leases: dict[str, Lease] = {}
-        self._last_plan = AgentPlan()
         self._over = threading.Event()
 
     def plan(self, *, sample: int | None = None) -> AgentPlan:
@@ -181,11 +161,10 @@ class Agent:
                     self._look()
                     next_look = time.monotonic() + self._settings.trigger.total_seconds()
                 if not self._pending and not self._running:
-                    self._observer.end_look(self._last_plan)
                     self._over.wait(max(0.0, next_look - time.monotonic()))
                     continue
                 for step in self._advance(_LOOK_AT_JOBS_S):
-                    self._observer.end_step(step)
+                    _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step)
         finally:
             self._finish()
 
@@ -210,18 +189,16 @@ class Agent:
         self._over.set()
 
     def _look(self) -> None:
-        self._observer.begin_look()
-        self._last_plan = AgentPlan()
         try:
-            plan = self._last_plan = self._planner.plan_changes()
+            plan = self._planner.plan_changes()
         except JOB_ERRORS as error:
-            self._observer.fail_look(error)
+            _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error)
             return
         steps = (step for step in plan.steps if step.status == "due")
         self._pending = {step.key: step for step in steps if step.key not in self._running}
         for step in plan.steps:
             if step.status == "failed":
-                self._observer.end_step(step)
+                _LOG.warning("%s", step)
 
     def _advance(self, timeout_s: float) -> list[AgentStep]:
         """Starts steps, waits for the end of a job, and returns the steps that ended."""
@@ -281,13 +258,13 @@ class Agent:
             planned = self._planner.planned_version(step)
             job: Job[BackfillJobResult] | Job[RefreshJobResult]
             if step.action == "refresh":
-                job = table.start_refresh(job_id, share)
+                job = table.start_refresh(job_id)
             else:
                 job = table.start_backfill(step.columns, job_id, share)
         except JOB_ERRORS as error:
             self._ledger.release(job_id)
             self._ledger.note_failure(step.key)
-            return self._hold(replace(step, error=error), "failed", str(error))
+            return self._hold(step, "failed", str(error))
         self._running[step.key] = _RunningStep(step, planned, job)
         return []
 
@@ -315,16 +292,12 @@ class Agent:
         if error is not None:
             if not self._over.is_set():
                 self._ledger.note_failure(step.key)
-            return self._hold(replace(step, error=error), "failed", str(error))
-        if result is not None and result.status != "DONE":
+            return self._hold(step, "failed", str(error))
+        if isinstance(result, BackfillJobResult) and result.status != "DONE":
             # The job ended early: at its budget, or without the service of the UDF.
-            if isinstance(result, BackfillJobResult):
-                rows, reason = result.rows_processed, str(result.message)
-            else:
-                rows, reason = result.rows_computed, BUDGET_IS_SPENT
-            if not rows:
+            if not result.rows_processed:
                 self._ledger.note_failure(step.key)
-            return self._hold(step, "waiting", reason)
+            return self._hold(step, "waiting", str(result.message))
         self._ledger.note_success(step.key)
         self._planner.note_done(step, running.planned)
         return [replace(step, status="done")]

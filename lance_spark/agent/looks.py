@@ -9,8 +9,8 @@ from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from lance_spark.agent.ledger import Spending
 from lance_spark.backfill.planning.explain import BackfillPlan
-from lance_spark.backfill.spending import Spending
 from lance_spark.columns.binding import Binding, find_auto_backfilled
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef, incarnation_of
@@ -36,10 +36,6 @@ class KeptTable(Protocol):
     def ref(self) -> DatasetRef:
         """The table, at its latest version."""
 
-    @property
-    def only(self) -> tuple[str, ...] | None:
-        """The only columns to fill; None for the marked columns and a marked view."""
-
     def list_jobs(self) -> list[JobRecord]:
         """Returns the jobs, newest first."""
 
@@ -52,7 +48,7 @@ class KeptTable(Protocol):
     def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
 
-    def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
+    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
         """Starts a refresh."""
 
 
@@ -128,7 +124,7 @@ class TableLook:
             ViewError: The definition of a view is damaged.
         """
         dataset = table.ref.open_latest()
-        is_kept = table.only is None and is_auto_refreshed(dataset)
+        is_kept = is_auto_refreshed(dataset)
         view = existing_view(dataset) if is_kept else view_of(dataset)
         marked = (field.name for field in dataset.schema if _OTHER_PRODUCT_KEY in (field.metadata or {}))
         return TableLook(
@@ -136,7 +132,7 @@ class TableLook:
             table=table,
             version=key_of(dataset),
             committed_at=moment_of(version_of(dataset)),
-            groups=_find_groups(dataset) if table.only is None else {table.only: frozenset()},
+            groups=_find_groups(dataset),
             foreign=frozenset(marked),
             view=view if is_kept else None,
             source_uri=None if view is None else view.source_of(table.ref).uri,

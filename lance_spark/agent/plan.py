@@ -41,7 +41,6 @@ class AgentStep(Displayable):
         estimated_cost: Estimated cost of the calls, by earlier jobs or by a sample, in the unit of
             `@udf(cost=)`; None without either.
         result: Result of the job, if the job has ended.
-        error: Error of a failed step, or None.
 
     Example:
         ```python
@@ -75,7 +74,6 @@ class AgentStep(Displayable):
     estimated_seconds: float | None = None
     estimated_cost: float | None = None
     result: BackfillJobResult | RefreshJobResult | None = None
-    error: Exception | None = None
 
     @property
     def name(self) -> str:

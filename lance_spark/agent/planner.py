@@ -197,7 +197,7 @@ class Planner:
             judged = judge.judge(look, step)
         except JOB_ERRORS as error:
             self.ledger.note_failure(step.key)
-            return replace(step, status="failed", reason=str(error), error=error)
+            return replace(step, status="failed", reason=str(error))
         if judged is None and not upstream:
             return None
         judged = judged or step
@@ -365,4 +365,4 @@ def _names_of(step: AgentStep) -> list[str]:
 
 
 def _unreadable(name: str, uri: str, error: Exception) -> AgentStep:
-    return AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=str(error), error=error)
+    return AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=str(error))

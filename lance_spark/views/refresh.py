@@ -24,7 +24,6 @@ from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.spending import UNLIMITED, Spending
 from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
@@ -55,7 +54,7 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, commit_or_give_up, finish
 from lance_spark.storage.objects import objects_of_table
 from lance_spark.storage.parallel_calls import begin_call
-from lance_spark.views.chunked.calls import BudgetSpentError, ChunkCalls, Chunked
+from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
@@ -73,9 +72,6 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from lance.fragment import FragmentMetadata
     from pyspark.sql import SparkSession
-
-
-_EARLY = "The budget of the refresh is used up. Computed values are kept, and the next refresh continues."
 
 
 class RefreshJob:
@@ -98,7 +94,6 @@ class RefreshJob:
         checkpoints: str | None,
         progress: Callable[[str], Progress],
         job_id: str | None = None,
-        budget: Spending = UNLIMITED,
     ) -> None:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
         view = ref.pin(None)
@@ -131,8 +126,6 @@ class RefreshJob:
         self._start: RefreshBase | None = start
         self._check_query(start)
         self._history = JobHistory(ref)
-        self._budget = budget
-        self._is_early = False
         self._cancelled = threading.Event()
         self._backfill: BackfillJob | None = None
         self._launched, self._began = datetime.now(UTC), time.monotonic()
@@ -195,10 +188,7 @@ class RefreshJob:
                 self._bring_rows_up_to_date()
                 self._await_start()
                 self._fill()
-            status = "PARTIAL" if self._is_early else "DONE"
-            message = _EARLY if self._is_early else None
-        except BudgetSpentError:
-            status, message = "PARTIAL", _EARLY
+            status = "DONE"
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             status = self._failed_status()
@@ -314,7 +304,7 @@ class RefreshJob:
         skipped_file = None if start.base is None or start.shows is None else start.shows.skipped
         again = skipped_rows(start.view, start.source.open(), skipped_file)
         with self._measure("chunk"):
-            return chunks.run(start, spec, look, again, self._environments, self._left())
+            return chunks.run(start, spec, look, again, self._environments)
 
     def _place(
         self, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
@@ -428,15 +418,8 @@ class RefreshJob:
         has_work = self._has_functions and not self._has_all_values
         groups = groups_of(self._ref.open_latest()) if has_work else []
         for number, (_, columns) in enumerate(groups):
-            left = self._left()
-            if left.is_nothing:
-                self._is_early = True
-                break
             backfill_request = BackfillRequest(
                 columns=columns,
-                max_calls=left.calls,
-                max_seconds=left.seconds,
-                max_cost=left.cost,
                 concurrency=request.concurrency,
                 intra_applier_concurrency=request.intra_applier_concurrency,
                 job_id=f"{self.job_id}-{number}",
@@ -453,20 +436,9 @@ class RefreshJob:
                 failed.append(error)
             else:
                 self._backfills.update(dict.fromkeys(columns, result))
-                self._is_early |= result.status != "DONE"
         self._seconds["backfill"] = time.monotonic() - began
         if failed:
             raise self._incomplete(" ".join(map(str, failed))) from failed[0]
-
-    def _left(self) -> Spending:
-        """Returns the rest of the budget."""
-        backfills = {job.job_id: job for job in self._backfills.values()}.values()
-        chunked_rows = 0 if self._chunks is None else self._chunks.rows
-        return self._budget.without(
-            calls=chunked_rows + sum(job.rows_computed for job in backfills),
-            seconds=time.monotonic() - self._began,
-            cost=(0.0 if self._chunks is None else self._chunks.cost) + sum(job.cost for job in backfills),
-        )
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from lance_spark.agent.agent import Agent
+from lance_spark.agent.ledger import Spending
 from lance_spark.agent.looks import WatchedTables
 from lance_spark.agent.settings import AgentSettings, patterns_of
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.planning.explain import BackfillPlan
-from lance_spark.backfill.request import DEFAULT_CONCURRENCY
-from lance_spark.backfill.spending import Spending
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job
 from lance_spark.jobs.records import JobRecord
@@ -32,17 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentTable:
-    """A table of an agent.
-
-    Attributes:
-        only: The only column to fill, or its siblings. None for the marked columns and a marked
-            view.
-        concurrency: Maximum number of concurrent tasks of a backfill.
-    """
+    """A table of an agent."""
 
     table: Table
-    only: tuple[str, ...] | None = None
-    concurrency: int | None = DEFAULT_CONCURRENCY
 
     @property
     def ref(self) -> DatasetRef:
@@ -66,16 +57,15 @@ class AgentTable:
         return self.table.backfill_async(
             list(columns),
             stale=True,
-            concurrency=self.concurrency,
             job_id=job_id,
             max_calls=budget.calls,
             max_seconds=budget.seconds,
             max_cost=budget.cost,
         )
 
-    def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
+    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
         """Starts a refresh."""
-        return self.table._start_refresh(RefreshRequest(), job_id, budget)  # noqa: SLF001 - a part of the facade
+        return self.table._start_refresh(RefreshRequest(), job_id)  # noqa: SLF001 - a part of the facade
 
 
 @ARGUMENTS.methods
@@ -115,8 +105,7 @@ class ConnectionAgents(ABC):
                 default the agent leaves these columns alone.
             max_jobs: Maximum number of concurrent jobs.
             max_calls: Maximum number of rows for UDFs in an hour, for all jobs of agents together.
-                A job gets a share of the rest. The function of a table function's view runs to its
-                end.
+                A backfill gets a share of the rest; a refresh starts while some of it is left.
             max_seconds: Maximum seconds of jobs in an hour.
             max_cost: Maximum cost of the rows in an hour, in the unit of `@udf(cost=)`.
             trigger: Time between looks at the tables. A column that keeps failing waits twice as

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -25,7 +25,7 @@ from lance_spark.session.catalogs import allows_stored_code
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from tests.support.records import job_record
 from tests.support.waiting import eventually
-from udf_runtime import chunker, skip_on_error, udf
+from udf_runtime import skip_on_error, udf
 
 SOON = timedelta(milliseconds=50)
 
@@ -33,12 +33,6 @@ SOON = timedelta(milliseconds=50)
 @udf(version="1", cost=0.5)
 def quadruple(y: int) -> int:
     return 2 * y
-
-
-class Half(NamedTuple):
-    """A chunk."""
-
-    y: int
 
 
 def statuses(plan: AgentPlan) -> dict[str, str]:
@@ -442,32 +436,6 @@ def test_a_refresh_counts_for_the_budget_and_views_follow_their_source(db: Conne
     assert agent.run_once().steps == ()
     assert agent.plan().steps == ()
     assert [job.job_id.startswith(ledger.JOB_PREFIX) for job in view.list_jobs()] == [True] * 5
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.parametrize("is_chunked", [False, True], ids=["columns", "chunks"])
-def test_a_refresh_ends_at_its_share_of_the_budget_and_continues(db: Connection, log: Log, is_chunked: bool):
-    table = make(db, rows=20, fragments=2)
-    path = log.path
-
-    def halves(x: int) -> Iterator[Half]:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{x}\n")
-        yield from (Half(x), Half(-x))
-
-    if is_chunked:
-        view = db.create_udtf_view("v", table.search(None).select(["x"]), chunker(halves), auto_refresh=True)
-    else:
-        query = table.search(None).select({"x": "x", "y": log.doubling()})
-        view = db.create_materialized_view("v", query, auto_refresh=True)
-    plan = db.agent(allow=["*"], max_calls=8).run_once()
-    assert statuses(plan) == {"v": "waiting"} and "budget" in str(plan.steps[0].reason)
-    assert len(log.rows()) == 8 and view.list_jobs()[-1].status == "PARTIAL"
-    assert view.count_rows() == (0 if is_chunked else 20)
-    assert statuses(db.agent(allow=["*"], max_calls=8).run_once()) == {"v": "waiting"}
-    assert statuses(db.agent(allow=["*"], max_calls=40).run_once()) == {"v": "done"}
-    assert log.rows() == list(range(20)) and view.count_rows("y IS NOT NULL") == 20 * (1 + is_chunked)
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import AgentStep, ColumnNotFoundError, Connection, OptionError, Table, TableNotFoundError
-from lance_spark.agent.planner import Planner
+from lance_spark import BackfillJobResult, ColumnNotFoundError, OptionError, Table
 from lance_spark.backfill.driver.checkpoint_upkeep import protect, release, remove_expired
+from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
-from lance_spark.table.connections.agents import AgentTable
+from tests.support import inline_jobs
+from tests.support.inline_jobs import without_spark
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -64,30 +65,32 @@ def test_a_watch_goes_on_after_a_failure(table: Table):
         watch.await_look()
         assert isinstance(watch.error, ColumnNotFoundError) and watch.is_active
         table.add_columns({"double": doubled()})
-        # The watch waits longer after each failure.
-        eventually(lambda: watch.error is None)
+        watch.await_look()
+        assert watch.error is None
         assert values(table) == {i: i * 2 for i in range(30)}
 
 
-def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_nothing(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-):
-    table.add_columns({"double": doubled()})
-    table.backfill("double")
-    judge, calls = Planner._judge, list[int]()
+def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_nothing(tmp_path: Path):
+    with without_spark(tmp_path) as lab:
+        table = lab.make(pa.table({"id": range(40)}))
+        table.add_columns({"v": lab.udf()})
+        table.backfill("v")
+        results: list[BackfillJobResult] = []
 
-    def judge_before_an_append(*arguments: Any, **options: Any) -> AgentStep | None:
-        step = judge(*arguments, **options)
-        calls.append(len(calls))
-        if len(calls) == 1:
-            lance.write_dataset(pa.table({"id": pa.array([100], pa.int64())}), table.uri, mode="append")
-        return step
+        def backfill() -> BackfillJobResult:
+            results.append(table.backfill("v", stale=True))
+            if len(results) == 1:
+                lance.write_dataset(pa.table({"id": [100]}), lab.uri, mode="append")
+            return results[-1]
 
-    monkeypatch.setattr(Planner, "_judge", judge_before_an_append)
-    with table.watch("double", trigger=SOON) as watch:
-        eventually(lambda: values(table).get(100) == 200)
-        watch.await_look()
-        assert [result.rows_computed for result in watch.results] == [1]
+        with Watch(DatasetRef.at(lab.uri), timedelta(seconds=0.05), backfill) as watch:
+            for _ in range(4):
+                watch.await_look(timedelta(seconds=60))
+            assert watch.error is None
+        assert inline_jobs.values(table, "v")[100] == (100,)
+        assert [result.rows_computed for result in results] == [0, 1, 0], (
+            "the last one looks at the version of the second"
+        )
 
 
 def test_mistakes_are_found_before_a_watch_begins(table: Table):
@@ -109,21 +112,14 @@ def test_tags_of_dead_jobs_expire(table: Table):
     assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}
 
 
-@pytest.mark.parametrize("error", [RuntimeError("the session has ended"), TypeError("a fault")], ids=["known", "any"])
-def test_a_watch_goes_on_after_any_error(table: Table, error: Exception, monkeypatch: pytest.MonkeyPatch):
-    table.add_columns({"double": doubled()})
-    with monkeypatch.context() as patch:
-        patch.setattr(AgentTable, "start_backfill", Mock(side_effect=error))
-        watch = table.watch("double", trigger=SOON)
-        eventually(lambda: watch.error is error)
-    with watch:
-        eventually(lambda: watch.error is None)
-        assert values(table) == {i: i * 2 for i in range(30)}
+def test_a_watch_goes_on_after_any_error(table: Table):
+    tried: list[Exception] = []
 
+    def fail() -> Any:
+        tried.append(ConnectionError("nobody answers") if tried else RuntimeError("the session has ended"))
+        raise tried[-1]
 
-def test_a_dropped_table_is_an_error_of_its_watch(db: Connection, table: Table):
-    table.add_columns({"double": doubled()})
-    with table.watch("double", trigger=SOON) as watch:
-        watch.await_look()
-        db.drop_table(table.name)
-        eventually(lambda: isinstance(watch.error, TableNotFoundError))
+    with Watch(DatasetRef.at(table.uri, {}), SOON, fail) as watch:
+        eventually(lambda: isinstance(watch.error, ConnectionError))
+        assert watch.is_active
+        assert isinstance(tried[0], RuntimeError)
