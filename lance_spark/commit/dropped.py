@@ -161,7 +161,7 @@ def _latest_of_deleted(
     so the answer is for the version that is still the latest afterwards.
 
     Raises:
-        CommitOutcomeUnknownError: Some files of the version are gone, so the table is being deleted.
+        CommitOutcomeUnknownError: Some files are gone, so the table is being deleted.
     """
     latest = _open_latest(ref)
     while latest is not None and latest.version > opened.version:

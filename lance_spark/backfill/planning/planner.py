@@ -338,7 +338,11 @@ def _bases(
         # Moved rows kept their old values. An older version determines the values that are still
         # right.
         bases.update(record.table_version for record in _own_records(records, spec))
-    return _few_before(bases, spec.snapshot.version or 0)
+    version = spec.snapshot.version or 0
+    few = _few_before(bases, version)
+    # A job with NULLs may have computed rows that moved after its first version.
+    later = _few_before(_last_versions_of_nulls(moved_records) - bases, version)[: MOST_BASES - len(few)]
+    return tuple(sorted({*few, *later}, reverse=True))
 
 
 def _own_records(records: Records, spec: BackfillSpec) -> Iterator[FragmentRecord]:
@@ -383,11 +387,7 @@ def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collec
 
 
 def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]) -> set[int]:
-    """Returns the first versions of the jobs that computed some records and checkpoints.
-
-    Also returns the last version of a job with NULLs, because the job may have computed rows that
-    moved after its first version.
-    """
+    """Returns the first versions of the jobs that computed some records and checkpoints."""
     first = JobHistory(ref).first_versions() if records or entries else {}
     # The records of the earlier jobs have the versions of the rows without a job.
     with_job = {(record.fragment_id, record.table_version) for record in records if record.job_id}
@@ -396,11 +396,16 @@ def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Se
         for record in records
         if record.job_id or (record.fragment_id, record.table_version) not in with_job
     }
+    return {*versions, *(first[entry.job_id] for entry in entries if entry.job_id in first)}
+
+
+def _last_versions_of_nulls(records: Sequence[FragmentRecord]) -> set[int]:
+    """Returns the last version of each job with NULLs in some records."""
     last = dict[str, int]()
     for record in records:
         if record.nulls and record.job_id:
             last[record.job_id] = max(record.table_version, last.get(record.job_id, 0))
-    return {*versions, *last.values(), *(first[entry.job_id] for entry in entries if entry.job_id in first)}
+    return set(last.values())
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:

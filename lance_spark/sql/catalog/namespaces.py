@@ -8,7 +8,7 @@ from typing import Any
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import UnsupportedOperationError
-from lance_spark.locations import is_local
+from lance_spark.locations import is_local, is_misread
 from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
 from lance_spark.sql.catalog.location import TABLE_SUFFIX, CatalogLocation
 from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
