@@ -363,7 +363,7 @@ class _CommitLoop(Generic[_T]):
 
     def _accept_found(self, head: lance.LanceDataset, found: _T) -> None:
         """Notes a commit of an earlier round as ours, and checks the commit like other commits."""
-        if self.unanswered and found.version is not None:
+        if self.unanswered and found.version is not None and found is not head:
             with contextlib.suppress(OSError, ValueError):  # a cleanup may have deleted the version
                 note_landed(head if found.version == head.version else head.checkout_version(found.version))
         if self.first_opened is not None:

@@ -19,7 +19,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lance_spark.lance_compat import path_of, plain
+from lance_spark.lance_compat import path_of, plain, version_of
 from lance_spark.namespaces.access import is_managed
 from lance_spark.storage.objects import LanceObjects
 
@@ -31,7 +31,7 @@ _LATEST_NUMBER = (1 << 64) - 1
 tables, the name is the version."""
 
 _SOME = 16
-"""Maximum number of fragments whose files reveal a deleted table."""
+"""Maximum number of files that reveal a deleted table."""
 
 _VERSIONS, _TRANSACTIONS, _HINT = "_versions", "_transactions", "latest_version_hint.json"
 
@@ -47,13 +47,13 @@ class OpenedVersion:
     Attributes:
         version: Its number.
         incarnation: Its identity.
-        max_fragment_id: The highest number of a fragment so far; None without fragments.
+        fragments: Number of its fragments.
         commits: Commits of this thread before.
     """
 
     version: int
     incarnation: str
-    max_fragment_id: int | None
+    fragments: int
     commits: int
 
     @staticmethod
@@ -62,7 +62,7 @@ class OpenedVersion:
         return OpenedVersion(
             version=dataset.version,
             incarnation=incarnation_of(dataset),
-            max_fragment_id=dataset.max_fragment_id,
+            fragments=int(version_of(dataset)["metadata"]["total_fragments"]),
             commits=_LANDED.commits,
         )
 
@@ -199,13 +199,13 @@ def _look_for_files(dataset: lance.LanceDataset, opened: OpenedVersion, objects:
 
     A cleanup keeps all files of the latest version.
     """
-    most = -1 if opened.max_fragment_id is None else opened.max_fragment_id
-    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    fragments = sorted((fragment.metadata for fragment in dataset.get_fragments()), key=lambda fragment: fragment.id)
     # Only files in the table's own folder, not in the folder of a clone's source.
-    own_files = ((fragment.id, file) for fragment in fragments for file in fragment.files if file.base_id is None)
-    by_age = sorted(own_files, key=lambda numbered: numbered[0] > most)
-    paths = [path_of(file) for _, file in by_age[:_SOME]]
-    return [objects.contains(f"data/{path}") for path in paths]
+    earlier, new = (
+        [path_of(file) for fragment in some for file in fragment.files if file.base_id is None]
+        for some in (fragments[: opened.fragments], fragments[opened.fragments :])
+    )
+    return [objects.contains(f"data/{path}") for path in (earlier or new)[:_SOME]]
 
 
 def _delete_version(objects: LanceObjects, version: int, opened: int) -> None:

@@ -65,7 +65,7 @@ def test_a_job_that_ends_between_a_commit_and_its_note_keeps_the_committed_files
 
     table.add_columns({"v": udf(double)})
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(column_commit, "refuse_lost_files", fail)

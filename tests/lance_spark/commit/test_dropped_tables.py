@@ -163,17 +163,58 @@ def test_a_table_made_again_after_the_commit_keeps_all_versions(path: Path, monk
     assert lance.dataset(str(path)).to_table() == pa.concat_tables([rows, rows]).combine_chunks()
 
 
+def test_a_table_of_this_process_that_takes_the_place_keeps_all_versions(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = path.with_name("new.lance")
+
+    def swap() -> None:
+        shutil.rmtree(path)
+        new.rename(path)
+
+    shutil.rmtree(path)
+    for number in range(4):
+        appends.write(new, number)
+    appends.write(path, 10)
+    act_before_check(monkeypatch, swap)
+    appends.write(path, 11)
+    assert appends.ids_in(path) == [0, 1, 2, 3]
+    assert lance.dataset(str(path)).version == 4
+
+
+def test_a_commit_without_an_answer_to_a_deleted_table_is_taken_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = lance.LanceDataset.commit
+    moments = ["drop"]
+
+    def commit(*arguments: Any, **more: Any) -> lance.LanceDataset:
+        if not moments:
+            return real(*arguments, **more)
+        moments.clear()
+        shutil.rmtree(path)
+        real(*arguments, **more)
+        raise OSError("connection reset by peer")
+
+    shutil.rmtree(path)
+    appends.write(path, 0)
+    monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(commit))
+    with pytest.raises(CommitConflictError, match="deleted at the moment of the commit"):
+        appends.write(path, 1)
+    assert not [file for file in files_below(path) if "_lance_spark" not in file.parts]
+
+
 def test_a_commit_stays_whose_files_a_compaction_and_a_cleanup_replace(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    lacks_files = dropped._lacks_files
+    look_for_files = dropped._look_for_files
 
-    def compact_and_look(*arguments: Any) -> bool:
+    def compact_and_look(*arguments: Any) -> list[bool]:
         if not looks:
             lance.dataset(str(path)).optimize.compact_files()
             lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
-        looks.append(lacks_files(*arguments))
+        looks.append(look_for_files(*arguments))
         return looks[-1]
 
     shutil.rmtree(path)
@@ -183,9 +224,11 @@ def test_a_commit_stays_whose_files_a_compaction_and_a_cleanup_replace(
         monkeypatch,
         lambda: lance.dataset(str(path)).cleanup_old_versions(older_than=None, retain_versions=1),
     )
-    monkeypatch.setattr(dropped, "_lacks_files", compact_and_look)
+    monkeypatch.setattr(dropped, "_look_for_files", compact_and_look)
     appends.write(path, 3)
-    assert looks == [True, False], "the files of the version were gone, and those of the next one are there"
+    assert [any(look) for look in looks] == [False, True], (
+        "the files of the version were gone, and those of the next one are there"
+    )
     assert sorted(appends.ids_in(path)) == [0, 1, 2, 3]
 
 

@@ -47,7 +47,7 @@ def merges(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(merge=merges())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_small_merge_is_that_of_rows_one_by_one(
     tmp_path_factory: pytest.TempPathFactory, merge: dict[str, Any]
 ) -> None:

@@ -68,7 +68,7 @@ STATEMENTS = st.lists(
     version=st.sampled_from(["2.0", "stable"]),
     tasks=st.integers(1, 2),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 def test_statements_do_what_pylance_does(
     tmp_path_factory: pytest.TempPathFactory,
     statements: list[tuple[str, str, Mapping[str, str]]],

@@ -67,7 +67,7 @@ def computed(df: DataFrame) -> Counter[str]:
     return Counter(KINDS[name] for name in names if name in KINDS)
 
 
-@pytest.mark.sample(22)
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(QUERIES))
 def test_rows_order_and_types_are_those_of_parquet_and_nothing_is_computed_more_often(
     name: str, lance: SparkSession, parquet: SparkSession

@@ -34,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, table_path: str, jobs: Any):
