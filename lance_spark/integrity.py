@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from lance_spark.jobs.reader_process import empty_caches
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.row_errors import ErrorRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
-from lance_spark.locations import normalize_uri
+from lance_spark.locations import is_local, normalize_uri
 from lance_spark.storage.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
@@ -182,7 +183,8 @@ def _check_branch(
         yield from _check_table(ref, table, aside)
     objects: Objects = objects_beside(ref)
     if shared is not None:
-        objects = _Below(shared, checkpoint_place(shared.uri, ref.uri).removeprefix(f"{shared.uri}/"))
+        place = checkpoint_place(shared.uri, ref.uri).removeprefix(f"{shared.uri}/")
+        objects = _Below(shared, place if is_local(shared.uri) else unquote(place))  # a path, not a URI
     yield from _check_files(objects, "checkpoints", _decodes, aside)
     yield from _check_columns(dataset)
     yield from _check_view(dataset)

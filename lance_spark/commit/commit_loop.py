@@ -295,7 +295,7 @@ class _CommitLoop(Generic[_T]):
         head: The latest version, if the next round need not open the table.
         unanswered: The attempts without an answer.
         refused: The error of a check that refused, and took back, a commit without an answer.
-        first_opened: The version that the first round without an answer opened.
+        opened: The versions that the rounds without an answer opened.
     """
 
     ref: DatasetRef
@@ -308,7 +308,7 @@ class _CommitLoop(Generic[_T]):
     refuses_dropped: bool
     unanswered: list[Unknown] = field(default_factory=list)
     refused: CommitError | None = None
-    first_opened: OpenedVersion | None = None
+    opened: list[OpenedVersion | None] = field(default_factory=list)
 
     @property
     def has_landed(self) -> bool:
@@ -356,19 +356,21 @@ class _CommitLoop(Generic[_T]):
         opened = None if head is None or self.refuses_dropped else OpenedVersion.of(head)
         outcome = self.one_round(head, self.rounds.retries)
         if isinstance(outcome, Unknown):
-            self.first_opened = self.first_opened or opened
+            self.opened.append(opened)
         elif opened is not None and not isinstance(outcome, Lost) and (outcome.version or 0) > opened.version:
             self._refuse_dropped(opened)
         return outcome
 
     def _accept_found(self, head: lance.LanceDataset, found: _T) -> None:
         """Notes a commit of an earlier round as ours, and checks the commit like other commits."""
-        if self.unanswered and found.version is not None and found is not head:
+        if self.unanswered and isinstance(found, CommitResult):  # found by the id of its job
             with contextlib.suppress(OSError, ValueError):  # a cleanup may have deleted the version
                 note_landed(head if found.version == head.version else head.checkout_version(found.version))
-        if self.first_opened is not None:
+        # An attempt is sent only after its round did not find the earlier attempts.
+        sent = [opened for opened in self.opened if opened is not None and opened.version < (found.version or 0)]
+        if sent:
             try:
-                self._refuse_dropped(self.first_opened)
+                self._refuse_dropped(sent[-1])
             except CommitError as error:
                 self.refused = error
                 raise

@@ -31,7 +31,7 @@ _LATEST_NUMBER = (1 << 64) - 1
 tables, the name is the version."""
 
 _SOME = 16
-"""Maximum number of files that reveal a deleted table."""
+"""Maximum number of fragments that reveal a deleted table."""
 
 _VERSIONS, _TRANSACTIONS, _HINT = "_versions", "_transactions", "latest_version_hint.json"
 
@@ -199,13 +199,14 @@ def _look_for_files(dataset: lance.LanceDataset, opened: OpenedVersion, objects:
 
     A cleanup keeps all files of the latest version.
     """
-    fragments = sorted((fragment.metadata for fragment in dataset.get_fragments()), key=lambda fragment: fragment.id)
-    # Only files in the table's own folder, not in the folder of a clone's source.
+    handles = sorted(dataset.get_fragments(), key=lambda handle: handle.fragment_id)
+    # A column commit adds files to earlier fragments: only the first file is old. Only files in the
+    # table's own folder, not in the folder of a clone's source.
     earlier, new = (
-        [path_of(file) for fragment in some for file in fragment.files if file.base_id is None]
-        for some in (fragments[: opened.fragments], fragments[opened.fragments :])
+        [path_of(file) for handle in some for file in handle.metadata.files[:1] if file.base_id is None]
+        for some in (handles[: opened.fragments][:_SOME], handles[opened.fragments :][:_SOME])
     )
-    return [objects.contains(f"data/{path}") for path in (earlier or new)[:_SOME]]
+    return [objects.contains(f"data/{path}") for path in earlier or new]
 
 
 def _delete_version(objects: LanceObjects, version: int, opened: int) -> None:

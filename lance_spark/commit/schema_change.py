@@ -67,7 +67,10 @@ def change_schema(
         # Every attempt lands above the version of its round, so each search begins at the end of
         # the previous search.
         events = () if is_first_look else events_between(dataset, after, dataset.version)
-        is_there = any(event.properties.get(CHANGE_KEY) == change_id for event in events)
+        versions = [event.version for event in events if event.properties.get(CHANGE_KEY) == change_id]
+        is_there = bool(versions)
+        if dataset.version in versions:
+            note_landed(dataset)
         if not is_there and not (unanswered and has_landed(dataset)):
             return None
         if unchecked is not None:

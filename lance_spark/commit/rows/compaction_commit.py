@@ -168,7 +168,10 @@ def _landed_version(head: lance.LanceDataset, sent: CompactionOutcome) -> lance.
     """
     names = {name for part in sent.committed for name in part.files}
     version = first_naming(head, names, after=sent.version or 0)
-    return None if version is None else head.checkout_version(version)
+    try:
+        return None if version is None else head.checkout_version(version)
+    except ValueError as error:  # a cleanup deleted the version at this moment
+        raise OSError(f"version {version} is gone: {plain(error)}") from error
 
 
 def _refuse_lost_data(
