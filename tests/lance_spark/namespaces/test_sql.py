@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import lance
 import lance_namespace
 import pyarrow as pa
@@ -24,10 +26,12 @@ pytestmark = pytest.mark.classic
 @pytest.fixture
 def catalog(rest: Rest, spark: SparkSession, space: list[str]) -> str:
     """The full name of a namespace of a catalog."""
-    db = lance_spark.catalog(spark, "remote", namespace_client_impl="rest", namespace_client_properties=rest.properties)
+    # A session keeps the properties of a catalog, and another server may follow in this process.
+    remote = f"remote_{urlsplit(rest.properties['uri']).port}"
+    db = lance_spark.catalog(spark, remote, namespace_client_impl="rest", namespace_client_properties=rest.properties)
     if "tests" not in db.list_namespaces():
-        spark.sql("CREATE NAMESPACE remote.tests")
-    name = ".".join(("remote", *space))
+        spark.sql(f"CREATE NAMESPACE {remote}.tests")
+    name = ".".join((remote, *space))
     spark.sql(f"CREATE NAMESPACE {name}")
     return name
 
