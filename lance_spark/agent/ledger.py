@@ -56,12 +56,18 @@ class Ledger:
     def note_history(self, records: Iterable[JobRecord]) -> None:
         """Adds the jobs of other agents, which count for the budget of the hour.
 
-        A later record of a job replaces its earlier record.
+        A later record of a job replaces its earlier record. The record of an ended refresh has the
+        calls and the seconds of the backfills of the view, but not the cost.
         """
+        records = list(records)
+        ended = {record.job_id for record in records if record.completed_at is not None}
         for record in records:
-            job_id = record.job_id
-            if job_id.startswith(JOB_PREFIX) and job_id not in self._reserved and job_id not in self._own_jobs:
+            job_id, refresh_id = record.job_id, record.job_id.rpartition("-")[0]
+            own = {job_id, refresh_id}.intersection((*self._reserved, *self._own_jobs))
+            if job_id.startswith(JOB_PREFIX) and not own:
                 spent = Spending(calls=record.rows_computed, seconds=record.seconds.get("total", 0.0), cost=record.cost)
+                if refresh_id in ended:
+                    spent = Spending(calls=0, seconds=0.0, cost=record.cost)
                 self._other_jobs[job_id] = (record.updated_at.timestamp(), spent)
 
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:

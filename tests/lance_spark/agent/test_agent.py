@@ -141,6 +141,16 @@ def test_the_budget_of_an_hour_bounds_the_jobs_of_all_agents(db: Connection, tab
     assert statuses(db.agent(allow=["t"], max_calls=40).run_once()) == {"t.a": "done"}
 
 
+def test_the_calls_of_a_refresh_count_once(db: Connection, log: Log):
+    source = db.create_table("s", [{"x": x} for x in range(10)])
+    db.create_materialized_view("v", source.search(None).select({"x": "x", "y": log.doubling()}), auto_refresh=True)
+    agent, other = (db.agent(allow=["v"], max_calls=100) for _ in range(2))
+    assert statuses(agent.run_once()) == {"v": "done"} and len(log.rows()) == 10
+    for each in (agent, other):
+        each._ledger.note_history(db.open_table("v").list_jobs())
+        assert each._ledger.remaining().calls == 90
+
+
 def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
     settings = dataclasses.replace(agent._settings, max_calls=10, max_cost=6.0, max_seconds=8.0)
     book = ledger.Ledger(settings)
