@@ -21,6 +21,7 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import path_of, plain, version_of
 from lance_spark.namespaces.access import is_managed
+from lance_spark.namespaces.errors import NamespaceError, NamespaceUnavailableError
 from lance_spark.storage.objects import LanceObjects
 
 if TYPE_CHECKING:
@@ -103,9 +104,22 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     Raises:
         TableDroppedError: The table was deleted, and the version was taken back.
         CommitOutcomeUnknownError: The table was deleted, and the version could not be taken back,
-            or the table is being deleted.
+            the table is being deleted, or its namespace refuses to name the table.
         OSError: The store failed before the answer.
     """
+    try:
+        _refuse_dropped(ref, opened)
+    except NamespaceUnavailableError:
+        raise
+    except NamespaceError as error:
+        raise CommitOutcomeUnknownError(
+            f"The commit made a version, and the namespace refused before the check that the table still exists: "
+            f"{plain(error)}. Table: {ref.uri}. Compare the table with what was written.",
+            uri=ref.uri,
+        ) from error
+
+
+def _refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     if is_managed(ref.table_uri, ref.storage):
         return
     incarnation = _incarnation_at(ref, opened.version)
@@ -117,7 +131,9 @@ def refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
         return
     while latest is not None:
         _take_back(ref, latest, opened, objects)
-        latest = _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+        version, latest = latest.version, _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+        if latest is not None and latest.version >= version:
+            raise _unknown(ref, latest.version, "and the new version is still there")
     remaining = _open_latest(ref)
     if remaining is not None and remaining.version > first.version:
         raise _unknown(ref, remaining.version, "and another writer committed since")

@@ -17,6 +17,8 @@ from pyspark.sql.types import LongType
 import lance_spark
 from lance_spark.commit import dropped
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
+from lance_spark.namespaces.errors import NamespaceError
+from lance_spark.storage.objects import LanceObjects
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
 
@@ -230,6 +232,31 @@ def test_a_commit_stays_whose_files_a_compaction_and_a_cleanup_replace(
         "the files of the version were gone, and those of the next one are there"
     )
     assert sorted(appends.ids_in(path)) == [0, 1, 2, 3]
+
+
+def test_a_version_that_cannot_be_deleted_is_named_and_no_check_hangs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(path)
+    appends.write(path, 0)
+    monkeypatch.setattr(LanceObjects, "delete", lambda *_: None)
+    act_at_commit(monkeypatch, lambda: shutil.rmtree(path))
+    with pytest.raises(CommitOutcomeUnknownError, match=r"still there.*then delete _versions/\d+\.manifest"):
+        appends.write(path, 1)
+
+
+def test_a_namespace_that_refuses_after_a_commit_makes_the_outcome_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise NamespaceError("the namespace lacks the table by now")
+
+    shutil.rmtree(path)
+    appends.write(path, 0)
+    monkeypatch.setattr(dropped, "is_managed", refuse)
+    with pytest.raises(CommitOutcomeUnknownError, match="made a version, and the namespace refused"):
+        appends.write(path, 1)
+    assert appends.ids_in(path) == [0, 1]
 
 
 def test_a_check_without_an_answer_is_repeated_or_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
