@@ -607,7 +607,7 @@ class RowAddressError(LanceSparkError, ValueError):
 
 
 class CommitError(_LocatedError, RuntimeError):
-    """A commit failed. The table is unchanged.
+    """A commit failed. The table is unchanged; a new column of the write may stay, all NULL.
 
     Attributes:
         uri: The location of the table.

@@ -215,6 +215,7 @@ class _ColumnCommit:
             raise
         except CommitError as error:
             self.planner.refuse_unchecked(error)
+            self.planner.tell_of_columns(error)
             raise
         plan = self.unanswered.pop(result.retries, None)
         if plan is not None:

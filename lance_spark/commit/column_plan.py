@@ -355,6 +355,20 @@ class ColumnCommitPlanner:
             names = self.request.change.new_columns.names
             raise _unchecked_columns(snapshot.uri, names, before, failure) from error
 
+    def tell_of_columns(self, error: CommitError) -> None:
+        """Adds the new columns that stay in the table, all NULL, to the text of an error."""
+        if self.token is None:
+            return
+        try:
+            fields = field_identities(self.request.snapshot.open_latest().lance_schema)
+        except (OSError, TableNotFoundError):
+            return
+        names = [column.name for column in fields if column.token == self.token]
+        if names:
+            text = str(error).replace("Nothing was committed", "No values were committed")
+            stay = ", ".join(map(repr, names))
+            error.args = (f"{text} The new columns {stay} stay, all NULL; the next write fills them.",)
+
     def file_columns(self, head: Head) -> list[str]:
         """Returns the present names of the target columns, in the order of the column files."""
         names = {column.id: column.name for column in head.fields}

@@ -180,34 +180,41 @@ class JobHistory:
 
     def beat(self, staging_id: str, progress: object = None) -> None:
         """Writes a heartbeat with the counts of a running job, if its present result is given."""
-        counts = progress_of(progress)
-        values = {**counts, "at": time.time()}
-        self.web_ui.update(counts)  # also while the store does not answer
+        values = {**progress_of(progress), "at": time.time()}
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps(values).encode())
 
     @contextlib.contextmanager
     def beating(self, staging_id: str, progress: Callable[[], object]) -> Iterator[None]:
         """Writes heartbeats while the block runs, and deletes them afterwards.
 
+        The web UI has a thread of its own: it shows the job also while a heartbeat waits for the
+        store.
+
         Args:
             staging_id: Id of the job's files.
-            progress: Returns the present result of the job. Called in another thread.
+            progress: Returns the present result of the job. Called in other threads.
         """
         values: object = None
 
-        def beat() -> None:
+        def present() -> object:
             nonlocal values
             # The thread of the job changes the state at the same time. A job without heartbeats
             # counts as dead, so a heartbeat with earlier progress is better than none.
             with contextlib.suppress(Exception):
                 values = progress()
+            return values
+
+        def beat() -> None:
             try:
-                self.beat(staging_id, values)
+                self.beat(staging_id, present())
             except (OSError, ValueError, LanceSparkError) as error:  # any other error would end the thread
                 _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
 
         try:
-            with every(HEARTBEAT_S, beat):
+            with (
+                every(HEARTBEAT_S, lambda: self.web_ui.update(progress_of(present()))),
+                every(HEARTBEAT_S, beat),
+            ):
                 yield
         finally:
             with contextlib.suppress(OSError, LanceSparkError):

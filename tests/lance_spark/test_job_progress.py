@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,25 @@ def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(history: JobHi
     with history.beating(staging_id, progress):
         eventually(lambda: history.jobs()[0].updated_at > datetime.now(UTC) - timedelta(minutes=5), 30)
         assert history.jobs()[0].status == "RUNNING"
+
+
+def test_the_web_ui_shows_a_job_while_the_store_hangs(history: JobHistory, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
+    shown = list[object]()
+    monkeypatch.setattr("lance_spark.jobs.web_ui.show_job", lambda job: shown.append(job["rows_computed"]))
+    answer, hangs = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> None:
+        hangs.set()
+        answer.wait(60)
+
+    staging_id = begin(history)
+    monkeypatch.setattr(type(history._objects), "put", hang)
+    with history.beating(staging_id, lambda: SimpleNamespace(rows_computed=40)):
+        assert hangs.wait(30)
+        shown.clear()
+        eventually(lambda: shown.count(40) > 3, 30)
+        answer.set()
 
 
 def test_a_backfill_has_heartbeats_during_a_long_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

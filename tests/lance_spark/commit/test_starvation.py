@@ -150,6 +150,9 @@ def test_a_timeout_ends_it_with_nothing_half_written(is_new: bool, path: str, mo
         seconds = time.monotonic() - began
         job.writer.abort([])
     assert caught.value.retryable
+    assert ("Nothing was committed." in str(caught.value)) is not is_new
+    assert ("No values were committed." in str(caught.value)) is is_new
+    assert ("The new columns 'c' stay, all NULL; the next write fills them." in str(caught.value)) is is_new
     assert len(attempts) > 3 and seconds < 10
     # A new column takes a version of its own, all NULL.
     assert lance.dataset(path).version == before + is_new
