@@ -20,6 +20,7 @@ from lance_spark.jvm.jar import load
 from tests.lance_spark.sql.conftest import NAME, Sql
 from tests.support.parsers import parse_plan
 from tests.support.processes import environment
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.sample(1, tests=5)]
 
@@ -79,6 +80,27 @@ def test_refresh_column_has_the_defaults_and_options_of_the_table_api(filled: Co
             sql(statement)
     with pytest.raises(ParseException, match="PARSE_SYNTAX_ERROR"):
         sql("REFRESH COLUMN twice ON {c}.t WHERE id >")
+
+
+@pytest.mark.long
+def test_vacuum_keeps_the_versions_that_a_stream_needs(
+    filled: Connection, sql: Sql, spark: SparkSession, tmp_path: Path
+) -> None:
+    table = filled.open_table("t")
+    rows = spark.readStream.format("lance").option("startingVersion", "latest").load(table.uri)
+    sink = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = sink.trigger(processingTime="1 second").start()
+    try:
+        eventually(lambda: list(Path(table.uri, "_lance_spark/streams").glob("*")), 60)
+    finally:
+        query.stop()
+    needed = table.version
+    sql("INSERT INTO {c}.t (id, s) VALUES (30, 'x')")
+    sql("INSERT INTO {c}.t (id, s) VALUES (31, 'y')")
+    assert sql("VACUUM {c}.t WITH (keep_for_streams = true) RETAIN 0 HOURS")[0][0] == needed - 1
+    assert [version["version"] for version in table.to_lance().versions()] == [needed, needed + 1, needed + 2]
+    with pytest.warns(UserWarning, match=r"removed versions that a stream needs"):
+        assert sql("VACUUM {c}.t WITH (keep_for_streams = false) RETAIN 0 HOURS")[0][0] == 2
 
 
 def test_a_condition_is_evaluated_in_the_session_that_runs_the_statement(

@@ -63,8 +63,10 @@ def test_the_rows_of_a_slow_task_use_all_slots(rows: int, jobs: SparkSession, tm
         for a, b in itertools.product(first, second)
         if a[0] < b[1] and b[0] < a[1]
     ]
-    assert min(map(len, by_process.values())) > rows / 4
-    assert len(overlapping) > rows / 8, "the processes call at the same time"
+    assert len(by_process) == SLOTS
+    # On a busy machine the second process begins seconds later.
+    assert min(map(len, by_process.values())) > rows / 10
+    assert len(overlapping) > rows / 20, "the processes call at the same time"
     assert table.to_arrow(["v"])["v"].to_pylist() == [*range(rows)]
 
 
