@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lance_spark.backfill.reuse.translate_addresses import latest_addresses
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.row_errors import ErrorRecord
+from lance_spark.rebase.row_origins import latest_addresses
 from lance_spark.table.versions import TableVersions
 
 

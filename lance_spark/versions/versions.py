@@ -11,12 +11,12 @@ from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts import history
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
-from lance_spark.commit.conflicts.parallel_reads import read_ahead, read_all
 from lance_spark.dataset import DatasetRef
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import VersionNotFoundError
 from lance_spark.lance_compat import moment_of, plain, version_of
 from lance_spark.options.io_options import OWN_PROPERTIES
+from lance_spark.storage.parallel_calls import read_ahead, read_all
 
 if TYPE_CHECKING:
     import lance

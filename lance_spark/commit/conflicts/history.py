@@ -13,10 +13,10 @@ import numpy as np
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.conflicts.known_events import KnownEvents
-from lance_spark.commit.conflicts.parallel_reads import MOST_AHEAD, read_ahead
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
 from lance_spark.options.io_options import WRITE_ID_PROPERTY
+from lance_spark.storage.parallel_calls import MOST_AHEAD, read_ahead
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from lance_spark.commit.conflicts.parallel_reads import blocks, read_all
 from lance_spark.dataset import incarnation_of
+from lance_spark.storage.parallel_calls import blocks, read_all
 
 if TYPE_CHECKING:
     import lance
