@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,7 +58,7 @@ def measure(folder: str, rows: int) -> dict[str, object]:
     small.add_columns(
         {"own": constant, "made": constant.with_manifest(manifest), "there": constant.with_manifest(manifest)}
     )
-    starts = {column: seconds(lambda: small.backfill(column)) for column in ("own", "made", "there")}  # noqa: B023
+    starts = {column: seconds(partial(small.backfill, column)) for column in ("own", "made", "there")}
     print(f"one row: {starts}", flush=True)
     cases = {name: compare(table, function, manifest) for name, function in functions().items()}
     spark.stop()
@@ -100,7 +101,7 @@ def compare(table: Table, function: UDF, manifest: Manifest) -> dict[str, float]
         table.backfill(f"{function.name}_{way}", where="1=1")
     for _ in range(_TURNS):
         for way in ways:
-            durations[way].append(seconds(lambda: table.backfill(f"{function.name}_{way}", where="1=1")))  # noqa: B023
+            durations[way].append(seconds(partial(table.backfill, f"{function.name}_{way}", where="1=1")))
     assert table.count_rows(f"{function.name}_own != {function.name}_environment") == 0
     medians = {way: round(statistics.median(some), 3) for way, some in durations.items()}
     summary = {**medians, "throughput": round(medians["own"] / medians["environment"], 3)}

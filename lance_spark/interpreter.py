@@ -55,7 +55,8 @@ def _has_this_package(python: str | None) -> bool:
         return False
     look = "import importlib.util as i, sys; sys.exit(any(i.find_spec(m) is None for m in ('lance_spark', 'lance')))"
     try:
-        process = subprocess.run([python, "-c", look], capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - what Spark itself runs
+        command = [python, "-c", look]
+        process = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - what Spark itself runs
     except (OSError, subprocess.SubprocessError):
         return False
     return process.returncode == 0

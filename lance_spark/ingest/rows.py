@@ -129,7 +129,8 @@ def write_rows(
         if note.transaction is not None:
             options |= {"txn_app_id": note.transaction.app_id, "txn_version": str(note.transaction.version)}
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
-            writer = data.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")  # type: ignore[union-attr]
+            spark_mode = "overwrite" if mode == "overwrite" else "append"
+            writer = data.write.format("lance").mode(spark_mode)  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
         return None
 

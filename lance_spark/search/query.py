@@ -315,7 +315,8 @@ class Query:
         rows = query._rows(dataset, deadline)  # noqa: SLF001 - its own
 
         def convert(table: pa.Table) -> pd.DataFrame:
-            chosen = table if query._has_row_ids() == self._has_row_ids() else table.drop_columns([ROW_ID])  # noqa: SLF001 - its own
+            has_more = query._has_row_ids() != self._has_row_ids()  # noqa: SLF001 - its own
+            chosen = table.drop_columns([ROW_ID]) if has_more else table
             return to_pandas(flatten_structs(chosen, flatten), arguments)
 
         return convert(rows) if blobs is None else blobs.to_pandas(rows, convert)

@@ -50,7 +50,7 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
         OptionError: The session has another value.
     """
     session_value = spark.conf.get(key, None)
-    value = spark.sparkContext._conf.get(key) if is_classic(spark) else _read_server_setting(spark, key, session_value)  # noqa: SLF001 - `getConf` copies all settings
+    value = _read_own_setting(spark, key) if is_classic(spark) else _read_server_setting(spark, key, session_value)
     if session_value is not None and session_value != value:
         raise OptionError(
             key,
@@ -62,13 +62,20 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
     return value
 
 
+def _read_own_setting(spark: SparkSession, key: str) -> str | None:
+    """Returns a setting of the application in this process."""
+    return spark.sparkContext._conf.get(key)  # noqa: SLF001 - `getConf` copies all settings
+
+
 def _read_server_setting(spark: SparkSession, key: str, session_value: str | None) -> str | None:
     """Returns a setting of a Connect server: a new session has only the server's settings."""
     if session_value is None:
         return None
     connected: Any = spark
-    is_public = hasattr(connected, "newSession")  # from PySpark 4.3 on
-    new_session = connected.newSession() if is_public else type(connected)(connection=connected.client._builder)  # noqa: SLF001
+    if hasattr(connected, "newSession"):  # from PySpark 4.3 on
+        new_session = connected.newSession()
+    else:
+        new_session = type(connected)(connection=connected.client._builder)  # noqa: SLF001
     try:
         value: str | None = new_session.conf.get(key, None)
     finally:

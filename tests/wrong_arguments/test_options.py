@@ -7,6 +7,7 @@ import shutil
 import socket
 import warnings
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 import lance
@@ -95,7 +96,7 @@ def faults_of(path: str, option: str, kind: str, count: int | None) -> list[str]
         version = lance.dataset(path).version
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            call = (lambda: read(options)) if kind == "read" else (lambda: write(options, backfill=kind == "backfill"))  # noqa: B023 - called here
+            call = partial(read, options) if kind == "read" else partial(write, options, backfill=kind == "backfill")
             outcome = judge(option, value, call, accepted_names=("q", "k", "query", "columns"))  # keys of searches
         if outcome.kind == "fault":
             faults.append(outcome.text)

@@ -23,7 +23,8 @@ import pyarrow as pa
 
 from udf_runtime.errors import CheckpointError, end_sentence
 
-JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007
+_Scalar: TypeAlias = bool | int | float | str | None
+JsonValue: TypeAlias = Union[_Scalar, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007
 """Values of JSON."""
 
 _MAGIC = b"UDFCKPT\x01"

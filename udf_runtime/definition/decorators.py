@@ -170,7 +170,11 @@ class UdfDecorator(Protocol):
 
 
 @overload
-def udf(func: type[_CallableObject[P, R]], /, **options: Unpack[UdfOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
+def udf(  # type: ignore[overload-overlap]
+    func: type[_CallableObject[P, R]],
+    /,
+    **options: Unpack[UdfOptions],
+) -> UdfFactory[P, R]: ...
 @overload
 def udf(func: Callable[P, R], /, **options: Unpack[UdfOptions]) -> UDF[P, R]: ...
 @overload
@@ -341,7 +345,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
 
 
 @overload
-def chunker(func: type[_CallableObject[P, R]], /, **options: Unpack[ChunkerOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
+def chunker(  # type: ignore[overload-overlap]
+    func: type[_CallableObject[P, R]],
+    /,
+    **options: Unpack[ChunkerOptions],
+) -> UdfFactory[P, R]: ...
 @overload
 def chunker(func: Callable[P, R], /, **options: Unpack[ChunkerOptions]) -> UDF[P, R]: ...
 @overload
@@ -443,7 +451,11 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
 
 
 @overload
-def udtf(func: type[_CallableObject[P, R]], /, **options: Unpack[UdtfOptions]) -> UdfFactory[P, R]: ...  # type: ignore[overload-overlap]
+def udtf(  # type: ignore[overload-overlap]
+    func: type[_CallableObject[P, R]],
+    /,
+    **options: Unpack[UdtfOptions],
+) -> UdfFactory[P, R]: ...
 @overload
 def udtf(func: Callable[P, R], /, **options: Unpack[UdtfOptions]) -> UDF[P, R]: ...
 @overload

@@ -141,7 +141,12 @@ def _apply(limit: Callable[[Any, int], None], module: ModuleType) -> None:
 class _LimitingFinder(MetaPathFinder):
     """Finds torch and onnxruntime by the other finders; limits the modules after their import."""
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ANN401 - as importlib has it
+    def find_spec(
+        self,
+        fullname: str,
+        path: Any,  # noqa: ANN401 - as importlib has it
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
         limit = _LIMITS.get(fullname)
         if limit is None:
             return None

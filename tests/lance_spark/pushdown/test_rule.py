@@ -491,7 +491,10 @@ def test_every_dataframe_keeps_the_version_of_its_load(spark: SparkSession, tabl
     lance.write_dataset(pa.table({"a": [2]}), table_path, mode="append")
     other_session = spark.newSession()
     versions = {"version": "1", "tag": "first", "branch": "side"}
-    read = lambda session, **options: session.read.format("lance").options(**options).load(table_path)  # noqa: E731
+
+    def read(session: SparkSession, **options: str) -> DataFrame:
+        return session.read.format("lance").options(**options).load(table_path)
+
     loaded = {name: read(spark, **{name.replace("tag", "version"): text}) for name, text in versions.items()}
     loaded |= {"latest": read(spark), "session": read(other_session), "cached": read(spark).cache()}
     loaded["cached"].createOrReplaceTempView("cached_load")

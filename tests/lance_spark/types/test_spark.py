@@ -108,8 +108,11 @@ STORED: dict[str, tuple[pa.Array, list[Any]]] = {
     "lb": (pa.array([b"x", None], pa.large_binary()), [b"x", None]),
     "fb": (pa.array([b"abc", None], pa.binary(3)), [b"abc", None]),
     "d64": (pa.array([86_400_000, None], pa.date64()), [dt.date(1970, 1, 2), None]),
-    "ts_s": (pa.array([1, None], pa.timestamp("s")), [dt.datetime(1970, 1, 1, 0, 0, 1), None]),  # noqa: DTZ001
-    "ts_ns": (pa.array([1000, None], pa.timestamp("ns")), [dt.datetime(1970, 1, 1, 0, 0, 0, 1), None]),  # noqa: DTZ001
+    "ts_s": (pa.array([1, None], pa.timestamp("s")), [dt.datetime.fromisoformat("1970-01-01T00:00:01"), None]),
+    "ts_ns": (
+        pa.array([1000, None], pa.timestamp("ns")),
+        [dt.datetime.fromisoformat("1970-01-01T00:00:00.000001"), None],
+    ),
     "t32": (pa.array([61, None], pa.time32("s")), [dt.time(0, 1, 1), None]),
     "t64": (pa.array([1000, None], pa.time64("ns")), [dt.time(0, 0, 0, 1), None]),
     "dur": (pa.array([1, None], pa.duration("s")), [dt.timedelta(seconds=1), None]),

@@ -43,7 +43,10 @@ def lose_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_web_ui_shows_the_commit_of_a_write(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = str(tmp_path / "t.lance")
-    append = lambda rows: rows.write.format("lance").mode("append").option("max_rows_per_file", 10).save(path)  # noqa: E731
+
+    def append(rows: DataFrame) -> None:
+        rows.write.format("lance").mode("append").option("max_rows_per_file", 10).save(path)
+
     assert metrics_of(spark, lambda: append(rows_of(spark, 40))) == [40, 4, 1, 0]
     lose_once(monkeypatch)
     assert metrics_of(spark, lambda: append(rows_of(spark, 10))) == [10, 2, 2, 0]

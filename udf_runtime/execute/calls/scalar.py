@@ -100,7 +100,8 @@ class _Batch:
         # `map` has consumed a row's arguments before the function raises, and `extend` keeps
         # earlier results. So earlier rows are kept, the next call continues with the next row, and
         # the loop itself runs in C.
-        calls = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
+        rows = range(batch.num_rows)
+        calls = map(function, *columns) if columns else map(lambda _: function(), rows)  # noqa: C417 - a generator would end
         return lambda: results.extend(calls)
 
     def _make_extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:

@@ -223,7 +223,12 @@ def refuse_nulls(child: Array, field: pa.Field[Any], *, hidden: int = 0) -> None
         raise pa.ArrowInvalid(f"NULL for {field.name!r}, which is not nullable")
 
 
-def list_array(offsets: list[int] | Array, child: Array, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+def list_array(
+    offsets: list[int] | Array,
+    child: Array,
+    target: Any,  # noqa: ANN401
+    null_mask: Array | None,
+) -> Array:
     """Returns lists of any length.
 
     Args:
@@ -271,7 +276,13 @@ def vector_array(child: Array, target: Any, null_mask: Array | None) -> pa.Array
     return pa.FixedSizeListArray.from_arrays(vectors.flatten(), type=target, mask=null_mask)
 
 
-def map_array(offsets: list[int] | Array, keys: Array, items: Array, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+def map_array(
+    offsets: list[int] | Array,
+    keys: Array,
+    items: Array,
+    target: Any,  # noqa: ANN401
+    null_mask: Array | None,
+) -> Array:
     """Returns maps.
 
     Args:
@@ -290,7 +301,12 @@ def map_array(offsets: list[int] | Array, keys: Array, items: Array, target: Any
     return make(pa.array(offsets, pa.int32()), keys, items, type=target, mask=null_mask)
 
 
-def struct_array(children: Iterable[Array], rows: int, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+def struct_array(
+    children: Iterable[Array],
+    rows: int,
+    target: Any,  # noqa: ANN401
+    null_mask: Array | None,
+) -> Array:
     """Returns structs.
 
     Args:

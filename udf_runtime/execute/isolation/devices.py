@@ -273,7 +273,13 @@ def _split_ids(text: str) -> tuple[str, ...]:
 def _list_nvidia() -> tuple[str, ...]:
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_ANSWER_S)  # noqa: S603 - a fixed command
+        answer = subprocess.run(  # noqa: S603 - a fixed command
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_ANSWER_S,
+        )
     except (OSError, subprocess.SubprocessError):
         return tuple(str(number) for number in range(_count_in_proc()))
     return tuple(answer.stdout.split())
