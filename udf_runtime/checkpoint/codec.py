@@ -4,8 +4,8 @@
     4 bytes     length of the header, little-endian
     ...         header, JSON in UTF-8
     0-63 bytes  zeros, up to a multiple of 64
-    ...         Arrow IPC stream, buffers compressed
-    16 bytes    BLAKE2b of all previous bytes
+    ...         Arrow IPC stream; its buffers are compressed if a sample becomes smaller
+    16 bytes    SHA-256 of all previous bytes, cut; in version 1 BLAKE2b
 
 The block alone reveals a truncated, changed or foreign file, in any place.
 """
@@ -27,10 +27,15 @@ _Scalar: TypeAlias = bool | int | float | str | None
 JsonValue: TypeAlias = Union[_Scalar, Sequence["JsonValue"], Mapping[str, "JsonValue"]]  # noqa: UP007
 """Values of JSON."""
 
-_MAGIC = b"UDFCKPT\x01"
+_MAGIC = b"UDFCKPT\x02"
+_VERSION = _MAGIC[7]
 _LENGTH = struct.Struct("<I")
 _CHECKSUM_BYTES = 16
 _ALIGNMENT = 64
+
+_SAMPLE_BYTES = 1 << 16
+_MOST_COMPRESSED = 0.9
+"""Compressed size of a sample, as a part of its size, above which a table stays uncompressed."""
 
 
 def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Literal["lz4", "zstd"] = "lz4") -> bytes:
@@ -40,17 +45,29 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
         header: Description of the table; JSON values only, no NaN.
         table: Any Arrow table. Extension types keep their names, and the reader restores registered
             types.
-        compression: `lz4` is cheap for values without compression, for example vectors; `zstd`
-            makes names and bitmaps smaller.
+        compression: `lz4` is fast; `zstd` makes names and bitmaps smaller. Values that do not
+            become smaller, for example vectors and images, stay uncompressed.
     """
     text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("utf-8")
     prefix = _MAGIC + _LENGTH.pack(len(text)) + text
     prefix += b"\0" * (-len(prefix) % _ALIGNMENT)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression if _is_compressible(table) else None)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
     body = sink.getvalue()
     return b"".join([prefix, body, _compute_checksum(prefix, body)])
+
+
+def _is_compressible(table: pa.Table) -> bool:
+    """Tells whether a sample from the middle of the largest buffer becomes smaller."""
+    chunks = (chunk for column in table.columns for chunk in column.chunks)
+    buffers = [buffer for chunk in chunks for buffer in chunk.buffers() if buffer is not None]
+    largest = max(buffers, key=lambda buffer: buffer.size, default=None)
+    if largest is None or largest.size < _SAMPLE_BYTES:
+        return True
+    sample = largest.slice((largest.size - _SAMPLE_BYTES) // 2, _SAMPLE_BYTES)
+    return pa.compress(sample, codec="lz4").size <= _MOST_COMPRESSED * _SAMPLE_BYTES
 
 
 def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
@@ -66,10 +83,10 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     view = memoryview(payload)
     if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:
         raise _make_error("is no checkpoint, or was cut short")
-    if view[:8] != _MAGIC:
-        raise _make_error(f"has format version {view[7]}, and this release reads {_MAGIC[7]}")
+    if not 1 <= view[7] <= _VERSION:
+        raise _make_error(f"has format version {view[7]}, and this release reads 1 to {_VERSION}")
     content = view[:-_CHECKSUM_BYTES]
-    if _compute_checksum(content) != view[-_CHECKSUM_BYTES:]:
+    if _compute_checksum(content, version=view[7]) != view[-_CHECKSUM_BYTES:]:
         raise _make_error("does not match its checksum")
     begin = len(_MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack(view[len(_MAGIC) : begin])
@@ -86,11 +103,12 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     return header, table
 
 
-def _compute_checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
-    state = hashlib.blake2b(digest_size=_CHECKSUM_BYTES)
+def _compute_checksum(*parts: bytes | memoryview | pa.Buffer, version: int = _VERSION) -> bytes:
+    # Processors have instructions for SHA-256.
+    state = hashlib.blake2b(digest_size=_CHECKSUM_BYTES) if version == 1 else hashlib.sha256(usedforsecurity=False)
     for part in parts:
         state.update(part)
-    return state.digest()
+    return state.digest()[:_CHECKSUM_BYTES]
 
 
 def _make_error(reason: str) -> CheckpointError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import hashlib
 import random
 
 import numpy as np
@@ -104,12 +105,28 @@ def test_a_foreign_payload_is_found(foreign: bytes) -> None:
 
 def test_another_version_of_the_format_is_told_apart_from_damage() -> None:
     payload = encode({}, TABLE)
-    with pytest.raises(CheckpointError, match="format version 2, and this release reads 1"):
-        decode(payload[:7] + b"\x02" + payload[8:])
+    with pytest.raises(CheckpointError, match="format version 3, and this release reads 1 to 2"):
+        decode(payload[:7] + b"\x03" + payload[8:])
+
+
+def test_a_payload_of_the_first_version_is_read() -> None:
+    content = b"UDFCKPT\x01" + encode({"a": 1}, TABLE)[8:-16]
+    payload = content + hashlib.blake2b(content, digest_size=16).digest()
+    header, decoded = decode(payload)
+    assert header == {"a": 1} and decoded.equals(TABLE)
+    with pytest.raises(CheckpointError, match="checksum"):
+        decode(payload[:-1] + bytes([payload[-1] ^ 1]))
 
 
 def test_compressible_data_is_compressed() -> None:
     assert len(encode({}, pa.table({"x": [7] * 10_000}))) < 2_000
+
+
+def test_data_that_does_not_become_smaller_is_not_compressed() -> None:
+    vectors = np.random.default_rng(0).random(64 * 1024, dtype=np.float32)
+    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(vectors), 64)})
+    payload = encode({}, table)
+    assert vectors.tobytes() in payload and decode(payload)[1].equals(table)
 
 
 def test_equal_contents_have_equal_stored_forms() -> None:
