@@ -235,7 +235,7 @@ def main() -> None:
     add_rounds(parser, 3, "rounds of later jobs")
     add_scale(parser, "4,000 to 24,000 rows")
     add_only(parser)
-    models = "magika, scikit-learn, onnxruntime, pillow and httpx"
+    models = "magika, scikit-learn, onnxruntime and pillow"
     for peer in _PEERS:
         variable = f"{peer.upper()}_PYTHON"
         parser.add_argument(

@@ -8,14 +8,17 @@ import fcntl
 import io
 import os
 import sysconfig
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -206,26 +209,44 @@ def service_url(folder: str) -> str:
 
 def load_threads(folder: str) -> Batch:
     """Returns answers of the service, with `IN_FLIGHT` threads."""
-    import httpx
+    place, own, pool = urlsplit(service_url(folder)).netloc, threading.local(), ThreadPoolExecutor(IN_FLIGHT)
 
-    client, pool = httpx.Client(base_url=service_url(folder), timeout=60), ThreadPoolExecutor(IN_FLIGHT)
-    return lambda value: pa.array(
-        pool.map(lambda text: client.post("/", content=text.encode()).raise_for_status().text, value.to_pylist()),
-        pa.string(),
-    )
+    def label(text: str) -> str:
+        if not hasattr(own, "connection"):
+            own.connection = HTTPConnection(place, timeout=60)
+        own.connection.request("POST", "/", text.encode())
+        return own.connection.getresponse().read().decode()
+
+    return lambda value: pa.array(pool.map(label, value.to_pylist()), pa.string())
 
 
 class Client:
-    """An asynchronous client of the service. Make it on the event loop of its calls."""
+    """An asynchronous client of the service. Make it on the event loop of its calls.
+
+    A general client of HTTP takes a millisecond of a core for each call, and the cores are shared with
+    the service.
+    """
 
     def __init__(self, folder: str) -> None:
-        import httpx
-
-        self._client = httpx.AsyncClient(base_url=service_url(folder), timeout=60)
+        self._place = urlsplit(service_url(folder))
+        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def label(self, text: str) -> str:
-        """Returns the answer of the service."""
-        return (await self._client.post("/", content=text.encode())).raise_for_status().text
+        """Returns the answer of the service.
+
+        Raises:
+            OSError: The service refused the call.
+        """
+        place, body = self._place, text.encode()
+        connection = self._idle.pop() if self._idle else await asyncio.open_connection(place.hostname, place.port)
+        reader, writer = connection
+        writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise OSError(head.decode())
+        answer = await reader.readexactly(find_length(head))
+        self._idle.append(connection)
+        return answer.decode()
 
     async def label_all(self, texts: list[str]) -> list[str]:
         """Returns all answers, with at most `IN_FLIGHT` calls at once."""
@@ -236,6 +257,11 @@ class Client:
                 return await self.label(text)
 
         return await asyncio.gather(*map(label, texts))
+
+
+def find_length(head: bytes) -> int:
+    """Returns the length of a body from its head."""
+    return int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
 
 
 class LengthService(asyncio.Protocol):
@@ -255,7 +281,7 @@ class LengthService(asyncio.Protocol):
         self._received += data
         while True:
             head, end, rest = self._received.partition(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
+            length = find_length(head)
             if not end or len(rest) < length:
                 return
             self._received, text = rest[length:], b"%d" % length
