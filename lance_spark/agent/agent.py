@@ -17,7 +17,7 @@ from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey, StepStatus
 from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, PlannedVersion, Planner
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.errors import BackfillIncompleteError, OptionError
+from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from udf_runtime.arguments import is_whole_number
@@ -284,11 +284,8 @@ class Agent:
         """Returns the step of an ended job with its result, and held steps with this input."""
         step, job_id = running.step, running.job.job_id
         result, error = _outcome_of(running.job)
-        if result is None:
-            self._ledger.release(job_id)
-        else:
-            self._ledger.note_end(job_id, result)
-            step = replace(step, result=result)
+        self._ledger.note_end(job_id, result)
+        step = replace(step, result=result)
         if error is not None:
             if not self._over.is_set():
                 self._ledger.note_failure(step.key)
@@ -320,11 +317,9 @@ class Agent:
 
 def _outcome_of(
     job: Job[BackfillJobResult] | Job[RefreshJobResult],
-) -> tuple[BackfillJobResult | RefreshJobResult | None, Exception | None]:
-    """Returns the result and the error of an ended job."""
+) -> tuple[BackfillJobResult | RefreshJobResult, Exception | None]:
+    """Returns the result and the error of an ended job. A failed job has spent calls, too."""
     try:
         return job.result(), None
-    except BackfillIncompleteError as error:
-        return error.result, error
     except Exception as error:  # noqa: BLE001 - the job of one table must not end the agent
-        return None, error
+        return job.progress(), error

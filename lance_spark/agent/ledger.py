@@ -11,6 +11,7 @@ from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
+from lance_spark.views.state import JOB_TYPE
 
 JOB_PREFIX = "agent"
 """Beginning of the job ids of an agent. A later agent finds its predecessor's jobs by it."""
@@ -39,6 +40,46 @@ class Spending:
         return any(amount is not None and amount <= 0 for amount in (self.calls, self.seconds, self.cost))
 
 
+def sum_jobs(records: Iterable[JobRecord]) -> dict[str, tuple[float, Spending]]:
+    """Returns the last sign of life and the spending of jobs, a refresh with its backfills."""
+    by_id = {record.job_id: record for record in records}
+    refreshes = {job_id for job_id, record in by_id.items() if record.job_type == JOB_TYPE}
+    parts: dict[str, list[JobRecord]] = {}
+    for job_id, record in by_id.items():
+        refresh_id = job_id.rpartition("-")[0]
+        if refresh_id in refreshes:
+            parts.setdefault(refresh_id, []).append(record)
+        else:
+            parts.setdefault(job_id, [])
+    return {job_id: _sum_job(by_id[job_id], backfills) for job_id, backfills in parts.items()}
+
+
+def _sum_job(job: JobRecord, backfills: list[JobRecord]) -> tuple[float, Spending]:
+    """Returns the last sign of life and the spending of a job and its backfills.
+
+    The record of a refresh has the calls and the cost of its ended backfills, too. Records of
+    earlier releases lack the cost.
+    """
+    ended = [backfill for backfill in backfills if job.completed_at or backfill.completed_at]
+    running = [backfill for backfill in backfills if not (job.completed_at or backfill.completed_at)]
+    calls = max(job.rows_computed, sum(backfill.rows_computed for backfill in ended))
+    cost = max(job.cost, sum(backfill.cost for backfill in ended))
+    spending = Spending(
+        calls=calls + sum(backfill.rows_computed for backfill in running),
+        seconds=max(_seconds_of(job), sum(map(_seconds_of, backfills))),
+        cost=cost + sum(backfill.cost for backfill in running),
+    )
+    return max(record.updated_at.timestamp() for record in (job, *backfills)), spending
+
+
+def _seconds_of(record: JobRecord) -> float:
+    """Returns the duration of a job, for a running or killed job until its last sign of life."""
+    seconds = float(record.seconds.get("total", 0.0))
+    if record.completed_at is not None:
+        return seconds
+    return max(seconds, (record.updated_at - record.launched_at).total_seconds())
+
+
 @dataclass(slots=True)
 class Ledger:
     """The ended jobs of the last hour, and the failures of each step.
@@ -56,24 +97,18 @@ class Ledger:
     def note_history(self, records: Iterable[JobRecord]) -> None:
         """Adds the jobs of other agents, which count for the budget of the hour.
 
-        A later record of a job replaces its earlier record. The record of an ended refresh has the
-        calls and the seconds of the backfills of the view, but not the cost.
+        A later record of a job replaces its earlier record.
         """
-        records = list(records)
-        ended = {record.job_id for record in records if record.completed_at is not None}
-        for record in records:
-            job_id, refresh_id = record.job_id, record.job_id.rpartition("-")[0]
-            own = {job_id, refresh_id}.intersection((*self._reserved, *self._own_jobs))
-            if job_id.startswith(JOB_PREFIX) and not own:
-                spent = Spending(calls=record.rows_computed, seconds=record.seconds.get("total", 0.0), cost=record.cost)
-                if refresh_id in ended:
-                    spent = Spending(calls=0, seconds=0.0, cost=record.cost)
-                self._other_jobs[job_id] = (record.updated_at.timestamp(), spent)
+        own = {*self._reserved, *self._own_jobs}
+        jobs = sum_jobs(record for record in records if is_of_agent(record))
+        self._other_jobs |= {
+            job_id: job for job_id, job in jobs.items() if own.isdisjoint((job_id, job_id.rpartition("-")[0]))
+        }
 
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
         """Adds an ended job of this agent."""
         self._reserved.pop(job_id, None)
-        spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=_cost_of(result))
+        spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=result.cost)
         self._own_jobs[job_id] = (time.time(), spent)
 
     def note_failure(self, key: StepKey) -> None:
@@ -133,9 +168,3 @@ class Ledger:
 
 def _rest(most: float | None, spent: Iterable[float | None]) -> float | None:
     return None if most is None else most - sum(part or 0.0 for part in spent)
-
-
-def _cost_of(result: BackfillJobResult | RefreshJobResult) -> float:
-    if isinstance(result, BackfillJobResult):
-        return result.cost
-    return sum(backfill.cost for backfill in {job.job_id: job for job in result.backfills.values()}.values())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
 
-from lance_spark.agent.ledger import Ledger
+from lance_spark.agent.ledger import Ledger, sum_jobs
 from lance_spark.agent.looks import (
     ColumnGroups,
     KeptTable,
@@ -286,26 +286,30 @@ class _ExactJudge:
         if not plan.has_work:
             return None
         rows = plan.rows_added + plan.rows_recomputed
+        step = replace(step, rows=rows + plan.rows_removed)
         jobs = look.table.list_jobs()
         refreshes = {job.job_id: job for job in jobs if job.job_type == JOB_TYPE}
-        ended = sum(job.rows_selected for job in refreshes.values())
-        step = replace(step, rows=rows + plan.rows_removed)
-        parts = [job for job in jobs if job.job_id.partition("-")[0] in refreshes]
-        return _estimate(step, rows, ended, list(refreshes.values()), parts)
+        backfills = [job for job in jobs if job.job_id.rpartition("-")[0] in refreshes]
+        if look.view is not None and look.view.makes_chunks:
+            # The rows of the plan are rows of the source, and the rows of the jobs are chunks.
+            calls = sum(job.rows_computed for job in refreshes.values())
+            ended_rows = calls - sum(job.rows_computed for job in backfills)
+        else:
+            ended_rows = sum(job.rows_selected for job in refreshes.values())
+        return _estimate(step, rows, ended_rows, [*refreshes.values(), *backfills])
 
 
 _Judge = _QuickJudge | _ExactJudge
 
 
-def _estimate(
-    step: AgentStep, rows: int, ended_rows: int, jobs: Sequence[JobRecord], parts: Sequence[JobRecord] = ()
-) -> AgentStep:
-    """Returns a step with estimates by earlier jobs, and by the parts of these jobs."""
-    if not ended_rows:
+def _estimate(step: AgentStep, rows: int, ended_rows: int, jobs: Sequence[JobRecord]) -> AgentStep:
+    """Returns a step with estimates by the spending of earlier jobs for some rows."""
+    if ended_rows <= 0:
         return step
     share = rows / ended_rows
-    seconds = sum(job.seconds.get("total", 0.0) for job in jobs)
-    cost = sum(job.cost for job in (parts or jobs))
+    spending = [spent for _, spent in sum_jobs(jobs).values()]
+    seconds = sum(spent.seconds or 0.0 for spent in spending)
+    cost = sum(spent.cost or 0.0 for spent in spending)
     return replace(step, estimated_seconds=share * seconds, estimated_cost=share * cost)
 
 

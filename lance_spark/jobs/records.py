@@ -145,7 +145,7 @@ class JobRecord(Displayable):
             ValueError: A count is damaged or forged.
         """
         present = {name: counts[name] for name in _PROGRESS if name in counts}
-        check_fields(present, dict.fromkeys(present, int))
+        check_fields(present, {name: (int, float) if name == "cost" else int for name in present})
         for name, count in present.items():
             _check_numbers(name, [count])
         return replace(self, updated_at=moment, **present)
@@ -173,7 +173,7 @@ class JobRecord(Displayable):
         return JobRecord(**values)
 
 
-def progress_of(result: object) -> dict[str, int]:
+def progress_of(result: object) -> dict[str, float]:
     """Returns the counts of a running job for its heartbeats."""
     return {name: getattr(result, name) for name in _PROGRESS if hasattr(result, name)}
 
@@ -185,7 +185,7 @@ _ADDED_COUNTS = ("rows_deduplicated", "rows_remaining", "cost", "rows_carried", 
 
 _PROGRESS = (
     *("rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "rows_carried", "rows_recomputed"),
-    *("fragments_done", "retries"),
+    *("fragments_done", "retries", "cost"),
 )
 """Counts of a record that the heartbeats of a running job renew."""
 

@@ -205,6 +205,8 @@ class RefreshJobResult(Displayable):
         fragments_total: Fragments of the source with possible changes.
         fragments_done: Finished fragments.
         versions: Versions of the view committed with the rows.
+        cost: Cost of the rows for the chunker and the UDFs, by their setting `cost`; 0 without the
+            setting.
         backfills: Results of the columns of UDFs, by column.
         seconds: Time of `place`, `commit`, `backfill` and in `total`.
 
@@ -239,6 +241,7 @@ class RefreshJobResult(Displayable):
     fragments_total: int = 0
     fragments_done: int = 0
     versions: tuple[int, ...] = ()
+    cost: float = 0.0
     backfills: Mapping[str, BackfillJobResult] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 

@@ -44,7 +44,7 @@ class JobInWebUi:
         self._record = record
         show_job(self._describe(record))
 
-    def update(self, counts: Mapping[str, int]) -> None:
+    def update(self, counts: Mapping[str, float]) -> None:
         """Shows the present counts of the job, by their names in a record."""
         if self._record is not None:
             show_job(self._describe(self._record.with_progress(counts, datetime.now(UTC))))

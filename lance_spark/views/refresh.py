@@ -428,13 +428,15 @@ class RefreshJob:
             progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
             self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
             self._refuse_cancelled()
+            result: BackfillJobResult | None = None
             try:
                 result = self._backfill.run()
             except BackfillIncompleteError as error:
-                if isinstance(error.result, BackfillJobResult):
-                    self._backfills.update(dict.fromkeys(columns, error.result))
+                result = error.result if isinstance(error.result, BackfillJobResult) else None
                 failed.append(error)
-            else:
+            finally:
+                # A failed backfill has spent calls, too.
+                result = result or replace(self._backfill.snapshot(), status="FAILED")
                 self._backfills.update(dict.fromkeys(columns, result))
         self._seconds["backfill"] = time.monotonic() - began
         if failed:
@@ -457,6 +459,7 @@ class RefreshJob:
     def _result(self, status: Status) -> RefreshJobResult:
         added, recomputed, removed = self._rows
         counts = RowCounts() if self._chunks is None else self._chunks.counts
+        backfills = {job.job_id: job for job in self._backfills.values()}.values()
         return RefreshJobResult(
             job_id=self.job_id,
             status=status,
@@ -476,6 +479,7 @@ class RefreshJob:
             fragments_total=self._fragments,
             fragments_done=self._fragments if self._versions or status == "DONE" else 0,
             versions=self._versions,
+            cost=(0.0 if self._chunks is None else self._chunks.cost) + sum(job.cost for job in backfills),
             backfills=dict(self._backfills),
             seconds={**self._seconds, "total": time.monotonic() - self._began},
         )
@@ -503,6 +507,7 @@ class RefreshJob:
             fragments_total=result.fragments_total,
             fragments_done=result.fragments_done,
             versions=self._versions,
+            cost=result.cost,
             seconds=result.seconds,
             message=message,
         )

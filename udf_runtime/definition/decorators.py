@@ -152,6 +152,7 @@ class ChunkerOptions(_RowOptions, total=False):
     """The keywords of :func:`chunker`, for type checkers."""
 
     output_schema: pa.Schema | None
+    cost: float | Callable[..., object] | None
 
 
 class UdtfOptions(_FunctionOptions, total=False):
@@ -372,6 +373,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     min_checkpoint_size: int | None = None,
     max_checkpoint_size: int | None = None,
     task_size: int | None = None,
+    cost: float | Callable[..., object] | None = None,
     on_error: OnError = None,
     manifest: Manifest | None = None,
     artifacts: Mapping[str, str] | None = None,
@@ -401,6 +403,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         min_checkpoint_size: Minimum rows of an adaptive checkpoint.
         max_checkpoint_size: Maximum rows of an adaptive checkpoint.
         task_size: Rows of a task.
+        cost: Cost of a call for a row, as for :func:`udf`.
         on_error: Policy for errors of a row, as for :func:`udf`. A skipped row has no chunks.
         manifest: The environment with packages, modules and variables of its own. By default the
             environment of the connection, else the executors' Python.
@@ -441,6 +444,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
             min_checkpoint_size=min_checkpoint_size,
             max_checkpoint_size=max_checkpoint_size,
             task_size=task_size,
+            cost=cost,
             on_error=ErrorPolicy.of(on_error),
         ),
         local_names=_collect_names_around(inspect.currentframe()),

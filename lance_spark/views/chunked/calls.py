@@ -69,6 +69,7 @@ class ChunkCalls:
 
     Attributes:
         rows: Rows with a successful call of the chunker.
+        cost: Cost of the rows for the chunker.
         counts: Outcomes of the selected rows.
     """
 
@@ -85,6 +86,7 @@ class ChunkCalls:
         check: Callable[[], None],
     ) -> None:
         self.rows = 0
+        self.cost = 0.0
         self.counts = RowCounts()
         self._spark = spark
         self._udf = udf
@@ -188,6 +190,7 @@ class ChunkCalls:
             failures.update(dict.fromkeys((work.fragment_id for work in answer.task.work), answer.error))
             return 0
         self.rows += answer.calls
+        self.cost += answer.spent_cost
         self.counts += answer.counts
         if answer.error is not None:
             failures[answer.fragment_id] = answer.error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
@@ -25,7 +25,7 @@ from lance_spark.session.catalogs import allows_stored_code
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from tests.support.records import job_record
 from tests.support.waiting import eventually
-from udf_runtime import skip_on_error, udf
+from udf_runtime import chunker, skip_on_error, udf
 
 SOON = timedelta(milliseconds=50)
 
@@ -33,6 +33,17 @@ SOON = timedelta(milliseconds=50)
 @udf(version="1", cost=0.5)
 def quadruple(y: int) -> int:
     return 2 * y
+
+
+class Half(NamedTuple):
+    """A chunk."""
+
+    y: int
+
+
+@chunker(version="1", cost=0.25)
+def halves(x: int) -> Iterator[Half]:
+    yield from (Half(x), Half(-x))
 
 
 def statuses(plan: AgentPlan) -> dict[str, str]:
@@ -149,6 +160,53 @@ def test_the_calls_of_a_refresh_count_once(db: Connection, log: Log):
     for each in (agent, other):
         each._ledger.note_history(db.open_table("v").list_jobs())
         assert each._ledger.remaining().calls == 90
+
+
+def test_the_cost_of_a_chunker_counts_once_and_estimates_the_next_refresh(db: Connection):
+    source = db.create_table("s", [{"x": x} for x in range(10)])
+    view = db.create_udtf_view("v", source.search(None).select(["x"]), halves, auto_refresh=True)
+    agent, other = (db.agent(allow=["v"], max_cost=100.0) for _ in range(2))
+    (step,) = agent.run_once().steps
+    assert step.result.cost == view.list_jobs()[-1].cost == 2.5
+    for each in (agent, other):
+        each._ledger.note_history(view.list_jobs())
+        assert each._ledger.remaining().cost == 97.5
+    append(source, *range(100, 110))
+    (step,) = other.plan().steps
+    assert (step.rows, step.estimated_cost) == (10, 2.5)
+    assert statuses(db.agent(allow=["v"], max_cost=2.5).run_once()) == {"v": "waiting"}
+
+
+def test_a_job_that_fails_with_any_error_has_spent_its_cost(db: Connection, log: Log, flag: str):
+    policy = skip_on_error(max_skip_count=0)
+    with_column(db, log.breaking(3, flag, auto_backfill=True, on_error=policy, cost=1.0), rows=10, fragments=1)
+    source = db.open_table("t").search(None).select({"x": "x", "y": log.breaking(3, flag, on_error=policy, cost=1.0)})
+    view = db.create_materialized_view("v", source, auto_refresh=True)
+    Path(flag).touch()
+    agent = db.agent(allow=["*"], max_cost=100.0)
+    assert statuses(agent.run_once()) == {"t.y": "failed", "v": "failed"}
+    spent = len(log.lines())
+    assert spent == 8 and agent._ledger.remaining().cost == 100 - spent
+    other = db.agent(allow=["*"], max_cost=100.0)
+    for table in (db.open_table("t"), view):
+        other._ledger.note_history(table.list_jobs())
+    assert other._ledger.remaining().cost == 100 - spent
+
+
+def test_a_killed_refresh_counts_with_its_backfills_and_a_refresh_of_an_earlier_release_with_their_cost():
+    job_id, moment = f"{ledger.JOB_PREFIX}{'0' * 32}", datetime.now(UTC)
+    refresh = job_record(
+        job_id, job_type="refresh", rows_computed=7, cost=7.0, launched_at=moment - timedelta(minutes=1)
+    )
+    first = job_record(f"{job_id}-0", rows_computed=5, cost=5.0, completed_at=moment)
+    second = job_record(f"{job_id}-1", rows_computed=3, cost=3.0, launched_at=moment - timedelta(seconds=9))
+    ((_, spent),) = ledger.sum_jobs([second, first, refresh]).values()
+    assert (spent.calls, spent.cost, round(spent.seconds)) == (10, 10.0, 60)
+    ended = dataclasses.replace(refresh, completed_at=moment, seconds={"total": 4.0})
+    ((_, spent),) = ledger.sum_jobs([second, first, ended]).values()
+    assert (spent.calls, spent.cost) == (8, 8.0)
+    ((_, spent),) = ledger.sum_jobs([first, dataclasses.replace(ended, cost=0.0)]).values()
+    assert spent == ledger.Spending(calls=7, seconds=4.0, cost=5.0)
 
 
 def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
