@@ -3,10 +3,10 @@
 from lance_spark.agent.agent import Agent as Agent
 from lance_spark.agent.plan import AgentPlan as AgentPlan
 from lance_spark.agent.plan import AgentStep as AgentStep
+from lance_spark.agent.watch import Watch as Watch
 from lance_spark.backfill.cleanup import cleanup as cleanup
 from lance_spark.backfill.planning.cost_model import BackfillEstimate as BackfillEstimate
 from lance_spark.backfill.planning.explain import BackfillPlan as BackfillPlan
-from lance_spark.backfill.watch import Watch as Watch
 from lance_spark.changes.errors import ChangeFeedError as ChangeFeedError
 from lance_spark.changes.lag import StreamLag as StreamLag
 from lance_spark.changes.lag import stream_lag as stream_lag

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lance_spark.agent.lease import Lease
-from lance_spark.agent.ledger import JOB_PREFIX, Ledger
+from lance_spark.agent.ledger import JOB_PREFIX, WATCH_PREFIX, Ledger
 from lance_spark.agent.looks import KeptTable, WatchedTables
 from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey, StepStatus
-from lance_spark.agent.planner import BUDGET_IS_SPENT, JOB_ERRORS, PlannedVersion, Planner
+from lance_spark.agent.planner import BUDGET_IS_SPENT, PlannedVersion, Planner, describe, is_expected
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError
@@ -26,6 +26,23 @@ _LOG = logging.getLogger(__name__)
 
 _LOOK_AT_JOBS_S = 0.5
 """Seconds between looks at running jobs and at `stop`."""
+
+
+class RunObserver:
+    """Observes :meth:`Agent.run`, in its thread. Writes ended and failed steps to the log."""
+
+    def end_step(self, step: AgentStep, error: Exception | None) -> None:
+        """Notes an ended, failed or held step."""
+        trace = None if error is None or is_expected(error) else error
+        _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step, exc_info=trace)
+
+    def fail_look(self, error: Exception) -> None:
+        """Notes an error of the list of the tables."""
+        trace = None if is_expected(error) else error
+        _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error, exc_info=trace)
+
+    def end_look(self, plan: AgentPlan) -> None:
+        """Notes the end of all jobs since a look. The plan is the plan of the look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +78,10 @@ class Agent:
         ```
     """
 
-    def __init__(self, source: WatchedTables, settings: AgentSettings) -> None:
+    def __init__(self, source: WatchedTables, settings: AgentSettings, observer: RunObserver | None = None) -> None:
         self._settings = settings
+        self._is_watch = source.only is not None
+        self._observer = observer or RunObserver()
         self._owner = uuid.uuid4().hex
         self._ledger = Ledger(settings)
         self._planner = Planner(source, settings, self._ledger)
@@ -154,17 +173,10 @@ class Agent:
             agent.run()
             ```
         """
-        next_look = time.monotonic()
         try:
             while not self._over.is_set():
-                if time.monotonic() >= next_look:
-                    self._look()
-                    next_look = time.monotonic() + self._settings.trigger.total_seconds()
-                if not self._pending and not self._running:
-                    self._over.wait(max(0.0, next_look - time.monotonic()))
-                    continue
-                for step in self._advance(_LOOK_AT_JOBS_S):
-                    _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step)
+                plan = self._look()
+                self._work(plan, time.monotonic() + self._settings.trigger.total_seconds())
         finally:
             self._finish()
 
@@ -188,17 +200,36 @@ class Agent:
         """
         self._over.set()
 
-    def _look(self) -> None:
+    def _look(self) -> AgentPlan:
+        """Looks at the tables, and returns the plan of the look."""
         try:
             plan = self._planner.plan_changes()
-        except JOB_ERRORS as error:
-            _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error)
-            return
+        except Exception as error:  # noqa: BLE001 - the next look tries again
+            self._observer.fail_look(error)
+            return AgentPlan()
         steps = (step for step in plan.steps if step.status == "due")
         self._pending = {step.key: step for step in steps if step.key not in self._running}
         for step in plan.steps:
             if step.status == "failed":
-                _LOG.warning("%s", step)
+                self._note(step)
+        return plan
+
+    def _work(self, plan: AgentPlan, next_look: float) -> None:
+        """Runs the steps of a look until the next look, and waits for its time.
+
+        Without a free place for a job, the next look waits, too.
+        """
+        while self._pending or self._running:
+            is_full = len(self._running) >= self._settings.max_jobs
+            if self._over.is_set() or (time.monotonic() >= next_look and not is_full):
+                return
+            for step in self._advance(_LOOK_AT_JOBS_S):
+                self._note(step)
+        self._observer.end_look(plan)
+        self._over.wait(max(0.0, next_look - time.monotonic()))
+
+    def _note(self, step: AgentStep) -> None:
+        self._observer.end_step(step, None if step.status == "done" else self._ledger.error_of(step.key))
 
     def _advance(self, timeout_s: float) -> list[AgentStep]:
         """Starts steps, waits for the end of a job, and returns the steps that ended."""
@@ -246,7 +277,7 @@ class Agent:
 
     def _start(self, step: AgentStep) -> list[AgentStep]:
         """Starts the job of a step. Returns the steps without a start."""
-        job_id = f"{JOB_PREFIX}{uuid.uuid4().hex}"
+        job_id = f"{WATCH_PREFIX if self._is_watch else JOB_PREFIX}{uuid.uuid4().hex}"
         try:
             table = self._planner.table_of(step)
             holder = self._take_lease(table)
@@ -261,23 +292,25 @@ class Agent:
                 job = table.start_refresh(job_id)
             else:
                 job = table.start_backfill(step.columns, job_id, share)
-        except JOB_ERRORS as error:
+        except Exception as error:  # noqa: BLE001 - other steps continue
             self._ledger.release(job_id)
-            self._ledger.note_failure(step.key)
-            return self._hold(step, "failed", str(error))
+            self._ledger.note_failure(step.key, error)
+            return self._hold(step, "failed", describe(error))
         self._running[step.key] = _RunningStep(step, planned, job)
         return []
 
     def _take_lease(self, table: KeptTable) -> str:
         """Takes the lease of a table. Returns the process of its other agent, else no text."""
         uri = table.ref.uri
-        if uri in self._leases:
+        # A watch runs beside agents and other watches, as any backfill does.
+        if self._is_watch or uri in self._leases:
             return ""
         lease = Lease(table.ref, self._owner)
         if lease.take():
             self._leases[uri] = lease
-            # Another agent may have spent a part of the budget.
-            self._ledger.note_history(table.list_jobs())
+            if self._settings.has_budget:
+                # Another agent may have spent a part of the budget.
+                self._ledger.note_history(table.list_jobs())
         return lease.holder
 
     def _end(self, running: _RunningStep) -> list[AgentStep]:
@@ -288,8 +321,8 @@ class Agent:
         step = replace(step, result=result)
         if error is not None:
             if not self._over.is_set():
-                self._ledger.note_failure(step.key)
-            return self._hold(step, "failed", str(error))
+                self._ledger.note_failure(step.key, error)
+            return self._hold(step, "failed", describe(error))
         if isinstance(result, BackfillJobResult) and result.status != "DONE":
             # The job ended early: at its budget, or without the service of the UDF.
             if not result.rows_processed:
@@ -311,7 +344,7 @@ class Agent:
             running.job.cancel()
         while self._running:
             for step in self._advance(_LOOK_AT_JOBS_S):
-                _LOG.info("%s", step)
+                self._note(step)
         self._release_leases()
 
 

@@ -16,6 +16,9 @@ from lance_spark.views.state import JOB_TYPE
 JOB_PREFIX = "agent"
 """Beginning of the job ids of an agent. A later agent finds its predecessor's jobs by it."""
 
+WATCH_PREFIX = "watch"
+"""Beginning of the job ids of a watch, which use up no budget of an agent."""
+
 _JOB_ID = re.compile(rf"{JOB_PREFIX}[0-9a-f]{{32}}(-.*)?", re.DOTALL)
 _HOUR_S = 3600.0
 _MOST_DOUBLINGS = 10
@@ -93,6 +96,7 @@ class Ledger:
     _other_jobs: dict[str, tuple[float, Spending]] = field(default_factory=dict)
     _reserved: dict[str, Spending] = field(default_factory=dict)
     _failures: dict[StepKey, tuple[int, float]] = field(default_factory=dict)
+    _errors: dict[StepKey, Exception] = field(default_factory=dict)
 
     def note_history(self, records: Iterable[JobRecord]) -> None:
         """Adds the jobs of other agents, which count for the budget of the hour.
@@ -111,18 +115,30 @@ class Ledger:
         spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=result.cost)
         self._own_jobs[job_id] = (time.time(), spent)
 
-    def note_failure(self, key: StepKey) -> None:
+    def note_failure(self, key: StepKey, error: Exception | None = None) -> None:
         """Counts a failure of a step."""
         count, _ = self._failures.get(key, (0, 0.0))
         self._failures[key] = (count + 1, time.time())
+        if error is not None:
+            self.note_error(key, error)
+
+    def note_error(self, key: StepKey, error: Exception) -> None:
+        """Notes the last error of a step."""
+        self._errors[key] = error
+
+    def error_of(self, key: StepKey) -> Exception | None:
+        """Returns the last error of a step since its last success."""
+        return self._errors.get(key)
 
     def note_success(self, key: StepKey) -> None:
         """Forgets the failures of a step."""
         self._failures.pop(key, None)
+        self._errors.pop(key, None)
 
     def forget_dropped(self, uris: Container[str]) -> None:
         """Forgets the failures of all tables but the tables of these locations."""
         self._failures = {key: failures for key, failures in self._failures.items() if key[0] in uris}
+        self._errors = {key: error for key, error in self._errors.items() if key[0] in uris}
 
     def backoff(self, key: StepKey) -> tuple[int, float]:
         """Returns the failures of a step in a row, and the seconds until its next try.

@@ -60,11 +60,14 @@ class WatchedTables:
         list_tables: Returns the names of all tables, each with the names of its namespaces.
         open_table: Opens the table of such names.
         find_session: Returns the present session of Spark, or None.
+        only: The columns of a watch, with or without a mark, in its only table. None for an agent,
+            which fills marked columns and refreshes marked views.
     """
 
     list_tables: Callable[[], Iterable[tuple[str, ...]]]
     open_table: Callable[[tuple[str, ...]], KeptTable]
     find_session: Callable[[], SparkSession | None]
+    only: tuple[str, ...] | None = None
 
 
 VersionKey = tuple[int, str]
@@ -116,14 +119,25 @@ class TableLook:
         return bool(self.groups or self.view is not None)
 
     @staticmethod
-    def of(name: str, table: KeptTable) -> TableLook:
-        """Describes the latest version of a table.
+    def of(name: str, table: KeptTable, only: tuple[str, ...] | None = None) -> TableLook:
+        """Describes the latest version of a table, for an agent or for the columns of a watch.
 
         Raises:
             TableNotFoundError: The table was dropped.
             ViewError: The definition of a view is damaged.
         """
         dataset = table.ref.open_latest()
+        if only is not None:
+            return TableLook(
+                name=name,
+                table=table,
+                version=key_of(dataset),
+                committed_at=moment_of(version_of(dataset)),
+                groups={only: frozenset()},
+                foreign=frozenset(),
+                view=None,
+                source_uri=None,
+            )
         is_kept = is_auto_refreshed(dataset)
         view = existing_view(dataset) if is_kept else view_of(dataset)
         marked = (field.name for field in dataset.schema if _OTHER_PRODUCT_KEY in (field.metadata or {}))

@@ -29,8 +29,8 @@ from lance_spark.views.refresh_base import RefreshBase
 from lance_spark.views.state import JOB_TYPE, is_settled
 from udf_runtime.errors import UdfRuntimeError
 
-JOB_ERRORS = (LanceSparkError, UdfRuntimeError, PySparkException, OSError, ValueError, RuntimeError)
-"""Errors of a single table or job. Other tables continue."""
+_EXPECTED_ERRORS = (LanceSparkError, UdfRuntimeError, PySparkException)
+"""Errors with a message for users."""
 
 _MOST_DEBOUNCES = 10
 """Steady commits delay a step by this number of debounce times at most."""
@@ -120,12 +120,12 @@ class Planner:
         for path in self._list_tables():
             name = join_names(path)
             try:
-                looks.append(TableLook.of(name, self._open_table(path)))
-            except TableNotFoundError:
-                continue  # dropped concurrently
-            except JOB_ERRORS as error:
-                uri = self._tables[path].ref.uri if path in self._tables else ""
-                steps.append(_unreadable(name, uri, error))
+                looks.append(TableLook.of(name, self._open_table(path), self.source.only))
+            except Exception as error:  # noqa: BLE001 - other tables continue
+                # A listed table may be dropped concurrently. The table of a watch must exist.
+                if self.source.only is not None or not isinstance(error, TableNotFoundError):
+                    uri = self._tables[path].ref.uri if path in self._tables else ""
+                    steps.append(self._unreadable(name, uri, error))
         versions = {look.uri: look.version for look in looks}
         for look in in_order(looks):
             if not look.has_work:
@@ -136,8 +136,8 @@ class Planner:
             try:
                 table_look = _with_source(look, versions)
                 own = list(self._steps_of(table_look, steps, judge, is_quick=is_quick))
-            except JOB_ERRORS as error:
-                steps.append(_unreadable(look.name, look.uri, error))
+            except Exception as error:  # noqa: BLE001 - other tables continue
+                steps.append(self._unreadable(look.name, look.uri, error))
                 continue
             self._remember(table_look, own)
             steps += own
@@ -164,7 +164,7 @@ class Planner:
         self, look: TableLook, earlier: Sequence[AgentStep], judge: _Judge, *, is_quick: bool
     ) -> Iterator[AgentStep]:
         """Yields the steps of a table."""
-        if look.uri not in self._memories:
+        if self.settings.has_budget and look.uri not in self._memories:
             self.ledger.note_history(look.table.list_jobs())
         is_unchanged = is_quick and self._is_unchanged(look)
         due_steps: list[AgentStep] = []
@@ -195,9 +195,9 @@ class Planner:
             return replace(step, status="waiting", reason=text)
         try:
             judged = judge.judge(look, step)
-        except JOB_ERRORS as error:
-            self.ledger.note_failure(step.key)
-            return replace(step, status="failed", reason=str(error))
+        except Exception as error:  # noqa: BLE001 - other steps continue
+            self.ledger.note_failure(step.key, error)
+            return replace(step, status="failed", reason=describe(error))
         if judged is None and not upstream:
             return None
         judged = judged or step
@@ -216,6 +216,12 @@ class Planner:
         if is_quick and age_s < debounce_s and time.time() - since < _MOST_DEBOUNCES * debounce_s:
             return f"The last commit is {max(0.0, age_s):,.1f} s old, and more commits may follow"
         return None
+
+    def _unreadable(self, name: str, uri: str, error: Exception) -> AgentStep:
+        reason = describe(error)
+        step = AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=reason)
+        self.ledger.note_error(step.key, error)
+        return step
 
     def _is_allowed(self, look: TableLook) -> bool:
         spark = self.source.find_session()
@@ -368,5 +374,11 @@ def _names_of(step: AgentStep) -> list[str]:
     return [f"{step.table_name}.{join_names((column,))}" for column in step.columns]
 
 
-def _unreadable(name: str, uri: str, error: Exception) -> AgentStep:
-    return AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=str(error))
+def is_expected(error: Exception) -> bool:
+    """Tells whether the message of an error is for users, without the class and the trace."""
+    return isinstance(error, _EXPECTED_ERRORS)
+
+
+def describe(error: Exception) -> str:
+    """Returns the reason of a failed step."""
+    return str(error) if is_expected(error) else f"{type(error).__name__}: {error}"

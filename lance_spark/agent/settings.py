@@ -43,6 +43,11 @@ class AgentSettings:
         if self.debounce.total_seconds() < 0:
             raise OptionError("debounce", self.debounce, "a timedelta of 0 or more")
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether earlier jobs of agents limit further jobs."""
+        return (self.max_calls, self.max_seconds, self.max_cost) != (None, None, None)
+
     def allows(self, table_name: str) -> bool:
         """Tells whether the agent may run stored code of a table."""
         return matches(table_name, self.allow)

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, overload
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.agent.watch import Watch
 from lance_spark.arguments import ARGUMENTS, takes
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
@@ -29,7 +30,6 @@ from lance_spark.backfill.request import (
     columns_of,
 )
 from lance_spark.backfill.transactions import find_repeated
-from lance_spark.backfill.watch import Watch
 from lance_spark.columns.adding import add_columns
 from lance_spark.columns.altering import alter_columns, drop_columns
 from lance_spark.columns.binding import binding_of
@@ -42,6 +42,7 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.storage.objects import checkpoint_place
+from lance_spark.table.agent_table import AgentTable
 from lance_spark.table.blobs import TableBlobs
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.column_metadata import TableColumnMetadata
@@ -555,7 +556,9 @@ class Table(
         """Keeps a computed column up to date: `backfill(column, stale=True)` for each new version.
 
         A thread of this process runs the backfills until `stop()` of the result, or the end of a
-        `with` block. A table without new versions costs one small request per look.
+        `with` block. A table without new versions costs one small request per look. After a
+        failure, the next try comes after twice the `trigger`, then twice as late after each further
+        failure, and after an hour at most.
 
         Args:
             column: The column, as in :meth:`backfill`.
@@ -590,7 +593,7 @@ class Table(
         if trigger.total_seconds() <= 0:
             raise OptionError("trigger", trigger, "a timedelta above 0")
         self.plan_backfill(column, exact=False, stale=True)
-        return Watch(self._ref, trigger, lambda: self.backfill(column, stale=True, concurrency=concurrency))
+        return Watch(self.name, AgentTable(self, concurrency), columns_of(column), trigger)
 
     def _time_zone(self) -> str:
         return session_time_zone(self._query_spark())

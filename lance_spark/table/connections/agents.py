@@ -4,68 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
 from lance_spark.agent.agent import Agent
-from lance_spark.agent.ledger import Spending
 from lance_spark.agent.looks import WatchedTables
 from lance_spark.agent.settings import AgentSettings, patterns_of
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.backfill.planning.explain import BackfillPlan
-from lance_spark.dataset import DatasetRef
-from lance_spark.jobs.handle import Job
-from lance_spark.jobs.records import JobRecord
-from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
+from lance_spark.table.agent_table import AgentTable
 from lance_spark.table.connections.folders import FolderTables
 from lance_spark.table.connections.namespaces import NamespaceTables
-from lance_spark.views.plan import RefreshPlan
-from lance_spark.views.request import RefreshRequest
 
 if TYPE_CHECKING:
     from lance_spark.table.table import Table
-
-
-@dataclass(frozen=True, slots=True)
-class AgentTable:
-    """A table of an agent."""
-
-    table: Table
-
-    @property
-    def ref(self) -> DatasetRef:
-        """The table, at its latest version."""
-        return self.table._latest  # noqa: SLF001 - a part of the facade
-
-    def list_jobs(self) -> list[JobRecord]:
-        """Returns the jobs, newest first."""
-        return self.table.list_jobs()
-
-    def plan_backfill(self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None) -> BackfillPlan:
-        """Plans a backfill of outdated rows and rows without a value."""
-        return self.table.plan_backfill(list(columns), stale=True, exact=exact, sample=sample)
-
-    def plan_refresh(self) -> RefreshPlan:
-        """Plans a refresh."""
-        return self.table.plan_refresh()
-
-    def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
-        """Starts a backfill of outdated rows and rows without a value."""
-        return self.table.backfill_async(
-            list(columns),
-            stale=True,
-            job_id=job_id,
-            max_calls=budget.calls,
-            max_seconds=budget.seconds,
-            max_cost=budget.cost,
-        )
-
-    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
-        """Starts a refresh."""
-        return self.table._start_refresh(RefreshRequest(), job_id)  # noqa: SLF001 - a part of the facade
 
 
 @ARGUMENTS.methods

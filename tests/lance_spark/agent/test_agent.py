@@ -67,7 +67,7 @@ def table(db: Connection, log: Log) -> Table:
 
 @pytest.fixture
 def agent(db: Connection, table: Table) -> Agent:
-    return db.agent(allow=["t"], debounce=timedelta(0), trigger=SOON)
+    return db.agent(allow=["t"], max_jobs=2, debounce=timedelta(0), trigger=SOON)
 
 
 def test_a_plan_has_the_order_of_dependencies_with_rows(db: Connection, table: Table, agent: Agent):

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import BackfillJobResult, ColumnNotFoundError, OptionError, Table
+from lance_spark import (
+    AgentStep,
+    ColumnNotFoundError,
+    Connection,
+    Job,
+    JobTimeoutError,
+    OptionError,
+    Table,
+    TableNotFoundError,
+)
+from lance_spark.agent import watch as watching
+from lance_spark.agent.lease import Lease
+from lance_spark.agent.looks import TableLook
+from lance_spark.agent.planner import Planner
 from lance_spark.backfill.driver.checkpoint_upkeep import protect, release, remove_expired
-from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
-from tests.support import inline_jobs
-from tests.support.inline_jobs import without_spark
+from lance_spark.table.agent_table import AgentTable
+from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -70,27 +84,26 @@ def test_a_watch_goes_on_after_a_failure(table: Table):
         assert values(table) == {i: i * 2 for i in range(30)}
 
 
-def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_nothing(tmp_path: Path):
-    with without_spark(tmp_path) as lab:
-        table = lab.make(pa.table({"id": range(40)}))
-        table.add_columns({"v": lab.udf()})
-        table.backfill("v")
-        results: list[BackfillJobResult] = []
+def test_a_watch_looks_at_a_version_that_came_right_after_a_look_without_work(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    table.add_columns({"double": doubled()})
+    table.backfill("double")
+    judge, looks = Planner._judge, list[int]()
 
-        def backfill() -> BackfillJobResult:
-            results.append(table.backfill("v", stale=True))
-            if len(results) == 1:
-                lance.write_dataset(pa.table({"id": [100]}), lab.uri, mode="append")
-            return results[-1]
+    def judge_before_an_append(*arguments: Any, **options: Any) -> AgentStep | None:
+        step = judge(*arguments, **options)
+        looks.append(len(looks))
+        if len(looks) == 1:
+            lance.write_dataset(pa.table({"id": pa.array([100], pa.int64())}), table.uri, mode="append")
+        return step
 
-        with Watch(DatasetRef.at(lab.uri), timedelta(seconds=0.05), backfill) as watch:
-            for _ in range(4):
-                watch.await_look(timedelta(seconds=60))
-            assert watch.error is None
-        assert inline_jobs.values(table, "v")[100] == (100,)
-        assert [result.rows_computed for result in results] == [0, 1, 0], (
-            "the last one looks at the version of the second"
-        )
+    monkeypatch.setattr(Planner, "_judge", judge_before_an_append)
+    with table.watch("double", trigger=SOON) as watch:
+        watch.await_look()
+        watch.await_look()
+        assert values(table)[100] == 200
+        assert [result.rows_computed for result in watch.results] == [1]
 
 
 def test_mistakes_are_found_before_a_watch_begins(table: Table):
@@ -112,14 +125,94 @@ def test_tags_of_dead_jobs_expire(table: Table):
     assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}
 
 
-def test_a_watch_goes_on_after_any_error(table: Table):
-    tried: list[Exception] = []
+@pytest.mark.parametrize("error", [RuntimeError("the session has ended"), TypeError("a fault")], ids=["known", "any"])
+def test_a_watch_goes_on_after_any_error(table: Table, error: Exception, monkeypatch: pytest.MonkeyPatch):
+    table.add_columns({"double": doubled()})
+    with monkeypatch.context() as patch:
+        patch.setattr(AgentTable, "start_backfill", Mock(side_effect=error))
+        watch = table.watch("double", trigger=SOON)
+        eventually(lambda: watch.error is error)
+    with watch:
+        watch.await_look()
+        assert watch.error is None and values(table) == {i: i * 2 for i in range(30)}
 
-    def fail() -> Any:
-        tried.append(ConnectionError("nobody answers") if tried else RuntimeError("the session has ended"))
-        raise tried[-1]
 
-    with Watch(DatasetRef.at(table.uri, {}), SOON, fail) as watch:
-        eventually(lambda: isinstance(watch.error, ConnectionError))
+def test_a_dropped_table_is_an_error_of_its_watch(db: Connection, table: Table):
+    table.add_columns({"double": doubled()})
+    with table.watch("double", trigger=SOON) as watch:
+        watch.await_look()
+        db.drop_table(table.name)
+        eventually(lambda: isinstance(watch.error, TableNotFoundError))
         assert watch.is_active
-        assert isinstance(tried[0], RuntimeError)
+
+
+def test_a_failing_column_waits_longer_after_each_failure(table: Table, monkeypatch: pytest.MonkeyPatch):
+    table.add_columns({"double": doubled()})
+    start = Mock(side_effect=RuntimeError("the session has ended"))
+    monkeypatch.setattr(AgentTable, "start_backfill", start)
+    with table.watch("double", trigger=timedelta(seconds=0.01)) as watch:
+        eventually(lambda: start.call_count >= 3)
+        with pytest.raises(JobTimeoutError):
+            watch.await_look(timedelta(seconds=0.05))  # the next try is in 0.08 s
+    assert start.call_count < 8
+
+
+def test_watches_of_two_columns_and_a_running_agent_do_not_wait_for_each_other(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    table.add_columns({"double": doubled()})
+    table.add_columns({"other": doubled()})
+    monkeypatch.setattr(Lease, "take", Mock(side_effect=AssertionError("a watch takes no lease")))
+    with table.watch("double", trigger=SOON) as watch, table.watch("other", trigger=SOON) as second:
+        watch.await_look()
+        second.await_look()
+        assert watch.error is second.error is None
+    assert table.count_rows("double = other") == 30
+    assert {job.job_id[:5] for job in table.list_jobs()} == {"watch"}
+
+
+def test_jobs_of_a_watch_and_of_users_use_up_no_budget_of_an_agent(db: Connection, table: Table):
+    table.add_columns({"double": doubled()}, auto_backfill=True)
+    with table.watch("double", trigger=SOON) as watch:
+        watch.await_look()
+    table.backfill("double", where="id < 5", job_id="agent-nightly")
+    table.add([{"id": 100, "text": "new"}])
+    (step,) = db.agent(allow=["*"], max_calls=1).run_once().steps
+    assert step.status == "done" and values(table)[100] == 200
+
+
+def test_a_stop_cancels_a_running_backfill_and_returns(
+    table: Table, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = Log(str(tmp_path / "log"))
+    cancelled: list[str] = []
+    monkeypatch.setattr(Job, "cancel", lambda job: cancelled.append(job.job_id))
+    table.add_columns({"double": (log.waiting(5, flag), ["id"])})
+    with flag_file(flag):
+        watch = table.watch("double", trigger=SOON)
+        eventually(lambda: 5 in log.rows())
+        monkeypatch.setattr(watching, "_LONGEST_STOP_S", 0.7)
+        watch.stop()
+        assert cancelled and watch.is_active  # the job ends after its call
+    eventually(lambda: not watch.is_active)
+    watch.await_look()
+
+
+def test_a_stop_does_not_wait_for_a_store_without_answers(table: Table, monkeypatch: pytest.MonkeyPatch):
+    table.add_columns({"double": doubled()})
+    has_answer, has_begun = threading.Event(), threading.Event()
+    look_of = TableLook.of
+
+    def look(*arguments: Any) -> TableLook:
+        has_begun.set()
+        has_answer.wait(60)
+        return look_of(*arguments)
+
+    monkeypatch.setattr(TableLook, "of", look)
+    monkeypatch.setattr(watching, "_LONGEST_STOP_S", 0.1)
+    watch = table.watch("double", trigger=SOON)
+    has_begun.wait(60)
+    watch.stop()
+    has_answer.set()
+    eventually(lambda: not watch.is_active)
+    assert table.list_jobs() == []
