@@ -289,7 +289,7 @@ class Agent:
             planned = self._planner.planned_version(step)
             job: Job[BackfillJobResult] | Job[RefreshJobResult]
             if step.action == "refresh":
-                job = table.start_refresh(job_id)
+                job = table.start_refresh(job_id, share)
             else:
                 job = table.start_backfill(step.columns, job_id, share)
         except Exception as error:  # noqa: BLE001 - other steps continue
@@ -323,9 +323,9 @@ class Agent:
             if not self._over.is_set():
                 self._ledger.note_failure(step.key, error)
             return self._hold(step, "failed", describe(error))
-        if isinstance(result, BackfillJobResult) and result.status != "DONE":
+        if result.status != "DONE":
             # The job ended early: at its budget, or without the service of the UDF.
-            if not result.rows_processed:
+            if not (result.rows_processed or result.rows_computed):
                 self._ledger.note_failure(step.key)
             return self._hold(step, "waiting", str(result.message))
         self._ledger.note_success(step.key)

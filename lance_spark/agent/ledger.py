@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
+from lance_spark.backfill.spending import Spending
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from lance_spark.views.state import JOB_TYPE
@@ -27,20 +28,6 @@ _MOST_DOUBLINGS = 10
 def is_of_agent(record: JobRecord) -> bool:
     """Tells whether an agent started a job, by its id."""
     return _JOB_ID.fullmatch(record.job_id) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spending:
-    """Calls, seconds and cost: of a job, or left for jobs. None is no limit."""
-
-    calls: int | None = None
-    seconds: float | None = None
-    cost: float | None = None
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether a limit leaves nothing for a job."""
-        return any(amount is not None and amount <= 0 for amount in (self.calls, self.seconds, self.cost))
 
 
 def sum_jobs(records: Iterable[JobRecord]) -> dict[str, tuple[float, Spending]]:

@@ -9,8 +9,8 @@ from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from lance_spark.agent.ledger import Spending
 from lance_spark.backfill.planning.explain import BackfillPlan
+from lance_spark.backfill.spending import Spending
 from lance_spark.columns.binding import Binding, find_auto_backfilled
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef, incarnation_of
@@ -48,7 +48,7 @@ class KeptTable(Protocol):
     def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
 
-    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
+    def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
         """Starts a refresh."""
 
 

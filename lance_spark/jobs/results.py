@@ -207,6 +207,7 @@ class RefreshJobResult(Displayable):
         versions: Versions of the view committed with the rows.
         cost: Cost of the rows for the chunker and the UDFs, by their setting `cost`; 0 without the
             setting.
+        message: Reason of an early end, at the budget of an agent; None otherwise.
         backfills: Results of the columns of UDFs, by column.
         seconds: Time of `place`, `commit`, `backfill` and in `total`.
 
@@ -242,6 +243,7 @@ class RefreshJobResult(Displayable):
     fragments_done: int = 0
     versions: tuple[int, ...] = ()
     cost: float = 0.0
+    message: str | None = None
     backfills: Mapping[str, BackfillJobResult] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 

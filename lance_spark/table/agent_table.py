@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.agent.ledger import Spending
 from lance_spark.backfill.planning.explain import BackfillPlan
 from lance_spark.backfill.request import DEFAULT_CONCURRENCY
+from lance_spark.backfill.spending import Spending
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job
 from lance_spark.jobs.records import JobRecord
@@ -59,6 +59,6 @@ class AgentTable:
             max_cost=budget.cost,
         )
 
-    def start_refresh(self, job_id: str) -> Job[RefreshJobResult]:
+    def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
         """Starts a refresh."""
-        return self.table._start_refresh(RefreshRequest(), job_id)  # noqa: SLF001 - a part of the facade
+        return self.table._start_refresh(RefreshRequest(), job_id, budget)  # noqa: SLF001 - a part of the facade

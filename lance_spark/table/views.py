@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import takes
+from lance_spark.backfill.spending import UNLIMITED, Spending
 from lance_spark.commit.schema_change import change_schema, set_schema_metadata
 from lance_spark.dml.results import ChangeResult
 from lance_spark.jobs.handle import Job, wait
@@ -194,7 +195,9 @@ class TableViews(TableReports):
         """
         return plan_refresh(self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint)
 
-    def _start_refresh(self, request: RefreshRequest, job_id: str | None = None) -> Job[RefreshJobResult]:
+    def _start_refresh(
+        self, request: RefreshRequest, job_id: str | None = None, budget: Spending = UNLIMITED
+    ) -> Job[RefreshJobResult]:
         job = RefreshJob(
             self._spark(),
             self._ref,
@@ -202,6 +205,7 @@ class TableViews(TableReports):
             table_name=self.name,
             checkpoints=self._checkpoint,
             job_id=job_id,
+            budget=budget,
             progress=lambda title: Progress(title=title, enabled=self._progress),
         )
         return Job(job, job.job_id, self.name, job.columns, "refresh").start()

@@ -24,6 +24,7 @@ from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.spending import UNLIMITED, Spending
 from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
@@ -54,7 +55,7 @@ from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, commit_or_give_up, finish
 from lance_spark.storage.objects import objects_of_table
 from lance_spark.storage.parallel_calls import begin_call
-from lance_spark.views.chunked.calls import ChunkCalls, Chunked
+from lance_spark.views.chunked.calls import BudgetSpentError, ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from lance.fragment import FragmentMetadata
     from pyspark.sql import SparkSession
+
+
+_EARLY = "The budget of the refresh is used up. Computed values are kept, and the next refresh continues."
 
 
 class RefreshJob:
@@ -94,6 +98,7 @@ class RefreshJob:
         checkpoints: str | None,
         progress: Callable[[str], Progress],
         job_id: str | None = None,
+        budget: Spending = UNLIMITED,
     ) -> None:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
         view = ref.pin(None)
@@ -126,6 +131,8 @@ class RefreshJob:
         self._start: RefreshBase | None = start
         self._check_query(start)
         self._history = JobHistory(ref)
+        self._budget = budget
+        self._is_early = False
         self._cancelled = threading.Event()
         self._backfill: BackfillJob | None = None
         self._launched, self._began = datetime.now(UTC), time.monotonic()
@@ -188,7 +195,9 @@ class RefreshJob:
                 self._bring_rows_up_to_date()
                 self._await_start()
                 self._fill()
-            status = "DONE"
+            status = "PARTIAL" if self._is_early else "DONE"
+        except BudgetSpentError:
+            self._is_early, status = True, "PARTIAL"
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             status = self._failed_status()
@@ -201,7 +210,7 @@ class RefreshJob:
         finally:
             with suppress(OSError, LanceSparkError):  # the job has failed with the error
                 self._await_start()
-            self._save(status, message)
+            self._save(status, _EARLY if self._is_early and message is None else message)
         return self._result(status)
 
     def _bring_rows_up_to_date(self) -> None:
@@ -304,7 +313,7 @@ class RefreshJob:
         skipped_file = None if start.base is None or start.shows is None else start.shows.skipped
         again = skipped_rows(start.view, start.source.open(), skipped_file)
         with self._measure("chunk"):
-            return chunks.run(start, spec, look, again, self._environments)
+            return chunks.run(start, spec, look, again, self._environments, self._rest())
 
     def _place(
         self, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
@@ -418,8 +427,15 @@ class RefreshJob:
         has_work = self._has_functions and not self._has_all_values
         groups = groups_of(self._ref.open_latest()) if has_work else []
         for number, (_, columns) in enumerate(groups):
+            rest = self._rest()
+            if rest.is_nothing:
+                self._is_early = True
+                break
             backfill_request = BackfillRequest(
                 columns=columns,
+                max_calls=rest.calls,
+                max_seconds=rest.seconds,
+                max_cost=rest.cost,
                 concurrency=request.concurrency,
                 intra_applier_concurrency=request.intra_applier_concurrency,
                 job_id=f"{self.job_id}-{number}",
@@ -431,6 +447,7 @@ class RefreshJob:
             result: BackfillJobResult | None = None
             try:
                 result = self._backfill.run()
+                self._is_early = self._is_early or result.status != "DONE"
             except BackfillIncompleteError as error:
                 result = error.result if isinstance(error.result, BackfillJobResult) else None
                 failed.append(error)
@@ -441,6 +458,11 @@ class RefreshJob:
         self._seconds["backfill"] = time.monotonic() - began
         if failed:
             raise self._incomplete(" ".join(map(str, failed))) from failed[0]
+
+    def _rest(self) -> Spending:
+        """Returns the rest of the budget."""
+        spent = self._result("RUNNING")
+        return self._budget.without(calls=spent.rows_computed, seconds=spent.seconds["total"], cost=spent.cost)
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(
@@ -480,6 +502,7 @@ class RefreshJob:
             fragments_done=self._fragments if self._versions or status == "DONE" else 0,
             versions=self._versions,
             cost=(0.0 if self._chunks is None else self._chunks.cost) + sum(job.cost for job in backfills),
+            message=_EARLY if self._is_early and status == "PARTIAL" else None,
             backfills=dict(self._backfills),
             seconds={**self._seconds, "total": time.monotonic() - self._began},
         )

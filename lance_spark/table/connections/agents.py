@@ -58,7 +58,8 @@ class ConnectionAgents(ABC):
                 default the agent leaves these columns alone.
             max_jobs: Maximum number of concurrent jobs.
             max_calls: Maximum number of rows for UDFs in an hour, for all jobs of agents together.
-                A backfill gets a share of the rest; a refresh starts while some of it is left.
+                A job gets a share of the rest, and ends at its share. A table function runs to its
+                end.
             max_seconds: Maximum seconds of jobs in an hour.
             max_cost: Maximum cost of the rows in an hour, in the unit of `@udf(cost=)`.
             trigger: Time between looks at the tables. A column that keeps failing waits twice as

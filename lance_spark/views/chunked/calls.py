@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.driver.budget import Budget
 from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task
@@ -21,6 +22,7 @@ from lance_spark.backfill.planning.reservation import reserve
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import store_of, with_lineages
+from lance_spark.backfill.spending import Spending
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts, Task
 from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.backfill.task.value_source import CallChunker
@@ -62,6 +64,10 @@ class Chunked:
     selects: RowsToChunk
     skipped: Mapping[int, RowSet]
     columns: tuple[tuple[str, str], ...]
+
+
+class BudgetSpentError(Exception):
+    """The budget of a refresh ended before its last call of the chunker."""
 
 
 class ChunkCalls:
@@ -111,10 +117,12 @@ class ChunkCalls:
         look: ChangedFragments,
         again: Mapping[int, RowSet],
         environments: JobEnvironments,
+        budget: Spending,
     ) -> Chunked:
         """Calls the chunker for rows without chunks in checkpoints.
 
         Raises:
+            BudgetSpentError: Rows remain after the budget. Finished chunks are in checkpoints.
             BackfillIncompleteError: Rows have no chunks, and no policy skipped them.
             SkipThresholdExceededError: More rows were skipped than the policy of the chunker
                 allows.
@@ -133,7 +141,7 @@ class ChunkCalls:
         plans = _plans(spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key)))
         skipped: dict[int, RowSet] = {}
         if plans:
-            self._call(spec, plans, skipped)
+            self._call(spec, plans, skipped, budget)
         if spec.round:
             self.counts = replace(self.counts, reused=reused)
         return Chunked(calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset))
@@ -145,7 +153,9 @@ class ChunkCalls:
         except OSError as error:
             _LOG.warning("checkpoints of view %s could not be deleted: %s", calls.home.uri, error)
 
-    def _call(self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet]) -> None:
+    def _call(
+        self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet], budget: Spending
+    ) -> None:
         rows = sum(plan.live_rows for plan in plans)
         tasks = plan_tasks(plans, self._udf.task_size or rows_per_task(self._spark, rows, self._request.concurrency))
         reservation = reserve(self._spark, self._udf)
@@ -156,6 +166,7 @@ class ChunkCalls:
             limit=reservation.limit(self._request.concurrency),
             description=self._description,
             profile=reservation.profile(self._spark),
+            budget=Budget(max_calls=budget.calls, max_cost=budget.cost, max_seconds=budget.seconds),
         )
         self._progress.start(rows, len(plans), commits=False)
         in_flight, failures, finished_tasks = InFlightRows(spec), dict[int, str](), 0
@@ -174,14 +185,17 @@ class ChunkCalls:
                 rows = self.counts.valued + self.counts.skipped + in_flight.count(sources)
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
-            self._check_skips(final=True)
-            status = "FAILED" if failures else "DONE"
+            is_early = scheduler.is_unfinished and not failures
+            self._check_skips(final=not is_early)
+            status = "FAILED" if failures else "PARTIAL" if is_early else "DONE"
         except BaseException:
             scheduler.stop()
             raise
         finally:
             running.close()
             self._progress.close(status)
+        if is_early:
+            raise BudgetSpentError
         if failures or self.counts.crashed:
             raise self._incomplete(failures)
 

@@ -21,6 +21,7 @@ from lance_spark import Agent, AgentPlan, AgentStep, Connection, Job, OptionErro
 from lance_spark.agent import lease, ledger, looks, planner
 from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
+from lance_spark.backfill.spending import Spending
 from lance_spark.session.catalogs import allows_stored_code
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from tests.support.records import job_record
@@ -206,17 +207,17 @@ def test_a_killed_refresh_counts_with_its_backfills_and_a_refresh_of_an_earlier_
     ((_, spent),) = ledger.sum_jobs([second, first, ended]).values()
     assert (spent.calls, spent.cost) == (8, 8.0)
     ((_, spent),) = ledger.sum_jobs([first, dataclasses.replace(ended, cost=0.0)]).values()
-    assert spent == ledger.Spending(calls=7, seconds=4.0, cost=5.0)
+    assert spent == Spending(calls=7, seconds=4.0, cost=5.0)
 
 
 def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
     settings = dataclasses.replace(agent._settings, max_calls=10, max_cost=6.0, max_seconds=8.0)
     book = ledger.Ledger(settings)
-    assert book.reserve("a", 2) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
-    assert book.reserve("b", 1) == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.reserve("a", 2) == Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.reserve("b", 1) == Spending(calls=5, seconds=4.0, cost=3.0)
     assert book.remaining().is_nothing
     book.release("b")
-    assert book.remaining() == ledger.Spending(calls=5, seconds=4.0, cost=3.0)
+    assert book.remaining() == Spending(calls=5, seconds=4.0, cost=3.0)
 
 
 def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Connection, log: Log, flag: str):
@@ -504,6 +505,46 @@ def test_a_refresh_counts_for_the_budget_and_views_follow_their_source(db: Conne
     assert agent.run_once().steps == ()
     assert agent.plan().steps == ()
     assert [job.job_id.startswith(ledger.JOB_PREFIX) for job in view.list_jobs()] == [True] * 5
+
+
+_ON_SPARK = (pytest.mark.long, pytest.mark.spark)
+
+
+@pytest.mark.guarantee("W03")
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [
+        ("chunks", "max_cost"),
+        pytest.param("chunks", "max_calls", marks=_ON_SPARK),
+        pytest.param("columns", "max_cost", marks=_ON_SPARK),
+        pytest.param("columns", "max_calls", marks=_ON_SPARK),
+    ],
+)
+def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continues(
+    db: Connection, log: Log, kind: str, limit: str
+):
+    query, path = make(db, rows=20, fragments=2).search(None), log.path
+
+    def split(x: int) -> Iterator[Half]:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{x}\n")
+        yield from (Half(x), Half(-x))
+
+    if kind == "chunks":
+        view = db.create_udtf_view("v", query.select(["x"]), chunker(split, cost=1.0), auto_refresh=True)
+    else:
+        columns = {"x": "x", "y": log.doubling(cost=1.0), "z": log.doubling(factor=3, cost=1.0)}
+        view = db.create_materialized_view("v", query.select(columns), auto_refresh=True)
+    rows, calls = (40, [*range(20)]) if kind == "chunks" else (20, [*range(20)] * 2)
+    (step,) = db.agent(allow=["*"], **{limit: 8}).run_once().steps
+    assert (step.status, step.result.status) == ("waiting", "PARTIAL") and "The budget" in str(step.reason)
+    assert len(log.rows()) == 8 and view.list_jobs()[-1].status == "PARTIAL"
+    assert view.count_rows() == (0 if kind == "chunks" else 20)
+    assert statuses(db.agent(allow=["*"], **{limit: 8}).run_once()) == {"v": "waiting"} and len(log.rows()) == 8
+    assert statuses(db.agent(allow=["*"], **{limit: 15}).run_once()) == {"v": "waiting"} and len(log.rows()) == 15
+    assert statuses(db.agent(allow=["*"], **{limit: 60}).run_once()) == {"v": "done"}
+    assert log.rows() == sorted(calls) and view.count_rows("y IS NOT NULL") == rows
+    assert db.agent(allow=["*"]).run_once().steps == ()
 
 
 @pytest.mark.parametrize(
