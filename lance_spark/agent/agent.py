@@ -98,8 +98,9 @@ class Agent:
         The plan includes later steps with outdated inputs. Rows are counted in the present version.
 
         Args:
-            sample: Rows to compute for an estimate of time and cost, for each column, as in
-                :meth:`lance_spark.Table.plan_backfill`. By default earlier jobs give the estimate.
+            sample: Rows to compute for an estimate of time and cost, for each column without an
+                earlier job, as in :meth:`lance_spark.Table.plan_backfill`. Without a sample, only
+                earlier jobs give estimates.
 
         Raises:
             LanceSparkError: The tables cannot be listed.
@@ -302,7 +303,7 @@ class Agent:
     def _take_lease(self, table: KeptTable) -> str:
         """Takes the lease of a table. Returns the process of its other agent, else no text."""
         uri = table.ref.uri
-        # A watch runs beside agents and other watches, as any backfill does.
+        # A watch is concurrent with agents and other watches, as any backfill is.
         if self._is_watch or uri in self._leases:
             return ""
         lease = Lease(table.ref, self._owner)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
@@ -50,16 +51,20 @@ def _sum_job(job: JobRecord, backfills: list[JobRecord]) -> tuple[float, Spendin
     The record of a refresh has the calls and the cost of its ended backfills, too. Records of
     earlier releases lack the cost.
     """
-    ended = [backfill for backfill in backfills if job.completed_at or backfill.completed_at]
-    running = [backfill for backfill in backfills if not (job.completed_at or backfill.completed_at)]
-    calls = max(job.rows_computed, sum(backfill.rows_computed for backfill in ended))
-    cost = max(job.cost, sum(backfill.cost for backfill in ended))
+    ended = [record for record in backfills if job.completed_at or record.completed_at]
+    running = [record for record in backfills if record not in ended]
     spending = Spending(
-        calls=calls + sum(backfill.rows_computed for backfill in running),
+        calls=max(job.rows_computed, _sum(ended, "rows_computed"))
+        + _sum(running, "rows_computed")
+        + _sum([job, *backfills], "rows_skipped"),
         seconds=max(_seconds_of(job), sum(map(_seconds_of, backfills))),
-        cost=cost + sum(backfill.cost for backfill in running),
+        cost=max(job.cost, _sum(ended, "cost")) + _sum(running, "cost"),
     )
     return max(record.updated_at.timestamp() for record in (job, *backfills)), spending
+
+
+def _sum(records: Iterable[JobRecord], name: str) -> Any:  # noqa: ANN401 - the type of the field
+    return sum(getattr(record, name) for record in records)
 
 
 def _seconds_of(record: JobRecord) -> float:
@@ -99,7 +104,10 @@ class Ledger:
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
         """Adds an ended job of this agent."""
         self._reserved.pop(job_id, None)
-        spent = Spending(calls=result.rows_computed, seconds=result.seconds.get("total", 0.0), cost=result.cost)
+        jobs = {} if isinstance(result, BackfillJobResult) else {job.job_id: job for job in result.backfills.values()}
+        skipped = result.rows_skipped + sum(job.rows_skipped for job in jobs.values())
+        calls, seconds = result.rows_computed + skipped, result.seconds.get("total", 0.0)
+        spent = Spending(calls=calls, seconds=seconds, cost=result.cost)
         self._own_jobs[job_id] = (time.time(), spent)
 
     def note_failure(self, key: StepKey, error: Exception | None = None) -> None:

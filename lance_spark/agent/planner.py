@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
@@ -193,6 +193,8 @@ class Planner:
         if wait_s > 0:
             text = f"The job failed {failures} times. The next try is in {wait_s:,.0f} s"
             return replace(step, status="waiting", reason=text)
+        if is_quick and self.ledger.remaining().is_nothing:
+            return replace(step, status="waiting", reason=BUDGET_IS_SPENT)
         try:
             judged = judge.judge(look, step)
         except Exception as error:  # noqa: BLE001 - other steps continue
@@ -267,7 +269,7 @@ class _ExactJudge:
     """Counts the rows of steps, and estimates time and cost.
 
     Attributes:
-        sample: Rows to compute for an estimate; None estimates by earlier jobs.
+        sample: Rows to compute for an estimate of a column without earlier jobs, or None.
     """
 
     sample: int | None
@@ -279,13 +281,14 @@ class _ExactJudge:
         plan = look.table.plan_backfill(step.columns, exact=True)
         if not plan.has_work:
             return None
-        step = replace(step, rows=plan.total_rows_pending)
-        if self.sample is not None and plan.rows_to_compute:
-            plan = look.table.plan_backfill(step.columns, exact=True, sample=self.sample)
-            return replace(step, estimated_seconds=plan.estimated_seconds, estimated_cost=plan.estimated_cost)
         udf = (plan.udf_name, plan.udf_version)
         jobs = [job for job in look.table.list_jobs() if (job.udf_name, job.udf_version) == udf]
-        return _estimate(step, plan.rows_to_compute, sum(job.rows_computed for job in jobs), jobs)
+        step = replace(step, rows=plan.total_rows_pending)
+        step = _estimate(step, plan.rows_to_compute, sum(job.rows_computed for job in jobs), jobs)
+        if self.sample is None or step.estimated_seconds is not None or not plan.rows_to_compute:
+            return step
+        plan = look.table.plan_backfill(step.columns, exact=True, sample=self.sample)
+        return replace(step, estimated_seconds=plan.estimated_seconds, estimated_cost=plan.estimated_cost)
 
     def _judge_refresh(self, look: TableLook, step: AgentStep) -> AgentStep | None:
         plan = look.table.plan_refresh()
@@ -296,16 +299,19 @@ class _ExactJudge:
         jobs = look.table.list_jobs()
         refreshes = {job.job_id: job for job in jobs if job.job_type == JOB_TYPE}
         backfills = [job for job in jobs if job.job_id.rpartition("-")[0] in refreshes]
-        if look.view is not None and look.view.makes_chunks:
-            # The rows of the plan are rows of the source, and the rows of the jobs are chunks.
-            calls = sum(job.rows_computed for job in refreshes.values())
-            ended_rows = calls - sum(job.rows_computed for job in backfills)
-        else:
-            ended_rows = sum(job.rows_selected for job in refreshes.values())
+        ended_rows = _count_rows(refreshes.values(), backfills, chunks=look.view is not None and look.view.makes_chunks)
         return _estimate(step, rows, ended_rows, [*refreshes.values(), *backfills])
 
 
 _Judge = _QuickJudge | _ExactJudge
+
+
+def _count_rows(refreshes: Iterable[JobRecord], backfills: Iterable[JobRecord], *, chunks: bool) -> int:
+    """Returns the rows of earlier refreshes as a plan counts its rows."""
+    if not chunks:
+        return sum(job.rows_selected for job in refreshes)
+    # The rows of a plan are rows of the source, and the selected rows of a job are chunks.
+    return sum(job.rows_computed for job in refreshes) - sum(job.rows_computed for job in backfills)
 
 
 def _estimate(step: AgentStep, rows: int, ended_rows: int, jobs: Sequence[JobRecord]) -> AgentStep:

@@ -28,6 +28,8 @@ class _WatchState(RunObserver):
 
     Attributes:
         changed: Notified after each look, and at the end of the thread.
+        results: Results of the last backfills with work.
+        error: Error of the last backfill or look; None after a success.
         looks: Number of ended looks, without looks that only wait for the next try.
         is_over: Whether the thread looks no more.
     """

@@ -28,3 +28,6 @@ class Spending:
 
 
 UNLIMITED = Spending()
+
+REFRESH_AT_BUDGET = "The budget of the refresh is used up. Computed values are kept, and the next refresh continues."
+"""The message of a refresh that ended at its budget."""

@@ -53,6 +53,9 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
     allow: _Patterns = None,
     claim: _Claims = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is out of date, and run nothing")] = False,
+    sample: Annotated[
+        int | None, typer.Option(min=1, metavar="ROWS", help="Compute so many rows for estimates in --dry-run")
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Bring everything up to date once, and exit")] = False,
     max_jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Most jobs at once")] = 1,
     max_calls: Annotated[int | None, typer.Option(min=1, metavar="ROWS", help="Most rows for UDFs per hour")] = None,
@@ -70,6 +73,8 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
     as_json: AsJson = False,
 ) -> None:
     """Keeps columns with auto_backfill and views with auto_refresh up to date until SIGTERM."""
+    if sample is not None and not dry_run:
+        raise typer.BadParameter("give --sample together with --dry-run")
     db = _connect(root, namespace, properties, storage, partial(make_session, master), checkpoints)
     agent = db.agent(
         allow=allow or (),
@@ -82,7 +87,7 @@ def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
         debounce=debounce,
     )
     if dry_run:
-        _print_plan(agent.plan(), as_json=as_json)
+        _print_plan(agent.plan(sample=sample), as_json=as_json)
         return
     logging.basicConfig(format="%(asctime)s %(message)s")
     logging.getLogger("lance_spark.agent").setLevel(logging.INFO)

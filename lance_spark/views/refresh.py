@@ -24,7 +24,7 @@ from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.spending import UNLIMITED, Spending
+from lance_spark.backfill.spending import REFRESH_AT_BUDGET, UNLIMITED, Spending
 from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
@@ -73,9 +73,6 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from lance.fragment import FragmentMetadata
     from pyspark.sql import SparkSession
-
-
-_EARLY = "The budget of the refresh is used up. Computed values are kept, and the next refresh continues."
 
 
 class RefreshJob:
@@ -132,7 +129,7 @@ class RefreshJob:
         self._check_query(start)
         self._history = JobHistory(ref)
         self._budget = budget
-        self._is_early = False
+        self._early: str | None = None
         self._cancelled = threading.Event()
         self._backfill: BackfillJob | None = None
         self._launched, self._began = datetime.now(UTC), time.monotonic()
@@ -192,12 +189,8 @@ class RefreshJob:
         message: str | None = None
         try:
             with self._history.beating(self._staging.job_id, self.snapshot):
-                self._bring_rows_up_to_date()
-                self._await_start()
-                self._fill()
-            status = "PARTIAL" if self._is_early else "DONE"
-        except BudgetSpentError:
-            self._is_early, status = True, "PARTIAL"
+                self._compute()
+            status = "DONE" if self._early is None else "PARTIAL"
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             status = self._failed_status()
@@ -210,8 +203,18 @@ class RefreshJob:
         finally:
             with suppress(OSError, LanceSparkError):  # the job has failed with the error
                 self._await_start()
-            self._save(status, _EARLY if self._is_early and message is None else message)
+            self._save(status, message or self._early)
         return self._result(status)
+
+    def _compute(self) -> None:
+        """Brings rows and values up to date, or ends at the budget."""
+        try:
+            self._bring_rows_up_to_date()
+        except BudgetSpentError:
+            self._early = REFRESH_AT_BUDGET
+            return
+        self._await_start()
+        self._fill()
 
     def _bring_rows_up_to_date(self) -> None:
         self._staging.open_job()
@@ -422,42 +425,55 @@ class RefreshJob:
     def _fill(self) -> None:
         """Fills the columns of UDFs."""
         began = time.monotonic()
-        request = self._request
         failed: list[BackfillIncompleteError] = []
         has_work = self._has_functions and not self._has_all_values
         groups = groups_of(self._ref.open_latest()) if has_work else []
         for number, (_, columns) in enumerate(groups):
+            self._refuse_cancelled()
             rest = self._rest()
             if rest.is_nothing:
-                self._is_early = True
+                self._early = REFRESH_AT_BUDGET
                 break
-            backfill_request = BackfillRequest(
-                columns=columns,
-                max_calls=rest.calls,
-                max_seconds=rest.seconds,
-                max_cost=rest.cost,
-                concurrency=request.concurrency,
-                intra_applier_concurrency=request.intra_applier_concurrency,
-                job_id=f"{self.job_id}-{number}",
-            )
-            prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define)
-            progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
-            self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
-            self._refuse_cancelled()
-            result: BackfillJobResult | None = None
             try:
-                result = self._backfill.run()
-                self._is_early = self._is_early or result.status != "DONE"
+                self._fill_columns(number, columns, rest)
             except BackfillIncompleteError as error:
-                result = error.result if isinstance(error.result, BackfillJobResult) else None
                 failed.append(error)
-            finally:
-                # A failed backfill has spent calls, too.
-                result = result or replace(self._backfill.snapshot(), status="FAILED")
-                self._backfills.update(dict.fromkeys(columns, result))
         self._seconds["backfill"] = time.monotonic() - began
         if failed:
             raise self._incomplete(" ".join(map(str, failed))) from failed[0]
+
+    def _fill_columns(self, number: int, columns: tuple[str, ...], budget: Spending) -> None:
+        """Fills a column of a UDF, or the sibling columns of a UDF, in a backfill."""
+        backfill_request = BackfillRequest(
+            columns=columns,
+            max_calls=budget.calls,
+            max_seconds=budget.seconds,
+            max_cost=budget.cost,
+            concurrency=self._request.concurrency,
+            intra_applier_concurrency=self._request.intra_applier_concurrency,
+            job_id=f"{self.job_id}-{number}",
+        )
+        prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define)
+        progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
+        backfill = self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
+        self._refuse_cancelled()
+        result: BackfillJobResult | None = None
+        try:
+            result = backfill.run()
+        except BackfillIncompleteError as error:
+            result = error.result if isinstance(error.result, BackfillJobResult) else None
+            raise
+        finally:
+            # A failed backfill has spent calls, too.
+            result = result or replace(backfill.snapshot(), status="FAILED")
+            self._backfills.update(dict.fromkeys(columns, result))
+        if result.status != "DONE":
+            self._early = REFRESH_AT_BUDGET
+
+    def _cost(self) -> float:
+        """Returns the cost of the chunker and of the backfills, once for sibling columns."""
+        chunks = 0.0 if self._chunks is None else self._chunks.cost
+        return chunks + sum(job.cost for job in {job.job_id: job for job in self._backfills.values()}.values())
 
     def _rest(self) -> Spending:
         """Returns the rest of the budget."""
@@ -481,7 +497,6 @@ class RefreshJob:
     def _result(self, status: Status) -> RefreshJobResult:
         added, recomputed, removed = self._rows
         counts = RowCounts() if self._chunks is None else self._chunks.counts
-        backfills = {job.job_id: job for job in self._backfills.values()}.values()
         return RefreshJobResult(
             job_id=self.job_id,
             status=status,
@@ -501,8 +516,8 @@ class RefreshJob:
             fragments_total=self._fragments,
             fragments_done=self._fragments if self._versions or status == "DONE" else 0,
             versions=self._versions,
-            cost=(0.0 if self._chunks is None else self._chunks.cost) + sum(job.cost for job in backfills),
-            message=_EARLY if self._is_early and status == "PARTIAL" else None,
+            cost=self._cost(),
+            message=self._early,
             backfills=dict(self._backfills),
             seconds={**self._seconds, "total": time.monotonic() - self._began},
         )

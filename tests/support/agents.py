@@ -37,8 +37,8 @@ def slow(log: Log) -> UDF:
 class AgentProcess:
     """A running `lance-spark agent` with stored code of all tables."""
 
-    def __init__(self, folder: str, log: Path, *arguments: str) -> None:
-        command = [*(sys.executable, "-m", "lance_spark.cli", "agent", "--root", folder, "--allow", "*"), *arguments]
+    def __init__(self, folder: str, log: Path, *arguments: str, module: str = "lance_spark.cli") -> None:
+        command = [*(sys.executable, "-m", module, "agent", "--root", folder, "--allow", "*"), *arguments]
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(

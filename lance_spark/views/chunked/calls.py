@@ -185,19 +185,18 @@ class ChunkCalls:
                 rows = self.counts.valued + self.counts.skipped + in_flight.count(sources)
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
-            is_early = scheduler.is_unfinished and not failures
-            self._check_skips(final=not is_early)
-            status = "FAILED" if failures else "PARTIAL" if is_early else "DONE"
+            self._check_skips(final=not scheduler.is_unfinished)
+            status = "FAILED" if failures else "DONE"
         except BaseException:
             scheduler.stop()
             raise
         finally:
             running.close()
             self._progress.close(status)
-        if is_early:
-            raise BudgetSpentError
         if failures or self.counts.crashed:
             raise self._incomplete(failures)
+        if scheduler.is_unfinished:
+            raise BudgetSpentError
 
     def _take(self, answer: RangeOutcome | LostTask[Task], skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
         if isinstance(answer, LostTask):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import threading
 import time
@@ -103,7 +104,7 @@ def test_a_run_fills_columns_in_order_and_the_next_run_has_nothing_to_do(table: 
     assert {job.status for job in table.list_jobs()} == {"DONE"} and len(table.list_jobs()) == 4
 
 
-def test_a_sample_and_earlier_jobs_estimate_time_and_cost(db: Connection, table: Table, agent: Agent):
+def test_earlier_jobs_estimate_time_and_cost(db: Connection, table: Table, agent: Agent):
     agent.run_once()
     append(table, *range(100, 110))
     y, a = agent.plan().steps
@@ -111,6 +112,22 @@ def test_a_sample_and_earlier_jobs_estimate_time_and_cost(db: Connection, table:
     assert y.estimated_seconds > 0 and not y.estimated_cost
     with pytest.raises(OptionError, match="sample"):
         agent.plan(sample=0)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_sample_estimates_columns_without_earlier_jobs(db: Connection, log: Log):
+    table = with_column(db, log.doubling(auto_backfill=True, cost=0.5), rows=20, fragments=2)
+    (step,) = db.agent(allow=["*"]).plan().steps
+    assert step.estimated_cost is None
+    (step,) = db.agent(allow=["*"]).plan(sample=8).steps
+    assert (step.rows, step.estimated_cost, len(log.lines())) == (20, pytest.approx(6.0), 8)
+    assert step.estimated_seconds > 0
+    # The sample is an earlier job of the next plan.
+    (step,) = db.agent(allow=["*"]).plan(sample=8).steps
+    assert (step.estimated_cost, len(log.lines())) == (pytest.approx(6.0), 8)
+    db.agent(allow=["*"]).run_once()
+    assert log.rows() == [*range(20)] and values(table) == doubled(range(20))
 
 
 @pytest.mark.guarantee("W02")
@@ -199,15 +216,15 @@ def test_a_killed_refresh_counts_with_its_backfills_and_a_refresh_of_an_earlier_
     refresh = job_record(
         job_id, job_type="refresh", rows_computed=7, cost=7.0, launched_at=moment - timedelta(minutes=1)
     )
-    first = job_record(f"{job_id}-0", rows_computed=5, cost=5.0, completed_at=moment)
+    first = job_record(f"{job_id}-0", rows_computed=4, rows_skipped=1, cost=5.0, completed_at=moment)
     second = job_record(f"{job_id}-1", rows_computed=3, cost=3.0, launched_at=moment - timedelta(seconds=9))
     ((_, spent),) = ledger.sum_jobs([second, first, refresh]).values()
-    assert (spent.calls, spent.cost, round(spent.seconds)) == (10, 10.0, 60)
+    assert (spent.calls, spent.cost, round(spent.seconds)) == (11, 10.0, 60)
     ended = dataclasses.replace(refresh, completed_at=moment, seconds={"total": 4.0})
     ((_, spent),) = ledger.sum_jobs([second, first, ended]).values()
     assert (spent.calls, spent.cost) == (8, 8.0)
     ((_, spent),) = ledger.sum_jobs([first, dataclasses.replace(ended, cost=0.0)]).values()
-    assert spent == Spending(calls=7, seconds=4.0, cost=5.0)
+    assert spent == Spending(calls=8, seconds=4.0, cost=5.0)
 
 
 def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
@@ -236,6 +253,21 @@ def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Co
     Path(flag).unlink()
     agent._ledger.note_success(first.key)
     assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done"}
+
+
+@pytest.mark.long
+def test_at_most_so_many_jobs_run_at_once(db: Connection, log: Log, flag: str):
+    for name in ("a", "b", "c"):
+        with_column(db, log.waiting(0, flag, auto_backfill=True), rows=2, fragments=1, name=name)
+    plans: list[AgentPlan] = []
+    thread = threading.Thread(target=lambda: plans.append(db.agent(allow=["*"], max_jobs=2).run_once()))
+    with flag_file(flag):
+        thread.start()
+        eventually(lambda: len(log.rows()) == 2)
+        time.sleep(0.2)
+        assert log.rows() == [0, 0]
+    thread.join(60)
+    assert statuses(plans[0]) == {"a.y": "done", "b.y": "done", "c.y": "done"}
 
 
 def test_an_unreadable_table_leaves_other_tables_alone(db: Connection, table: Table, agent: Agent):
@@ -436,7 +468,7 @@ def test_the_end_of_a_job_of_another_agent_counts_and_own_jobs_count_once(agent:
     assert book.remaining().calls == 70
     own = f"{ledger.JOB_PREFIX}{'1' * 32}"
     book.reserve(own, 1)
-    result: Any = SimpleNamespace(rows_computed=5, seconds={}, backfills={})
+    result: Any = SimpleNamespace(rows_computed=3, rows_skipped=2, seconds={}, backfills={}, cost=0.0)
     book.note_end(own, result)
     book.note_history([job_record(own, rows_computed=1)])
     assert book.remaining().calls == 65
@@ -523,6 +555,7 @@ _ON_SPARK = (pytest.mark.long, pytest.mark.spark)
 def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continues(
     db: Connection, log: Log, kind: str, limit: str
 ):
+    agent: Any = functools.partial(db.agent, allow=["*"])
     query, path = make(db, rows=20, fragments=2).search(None), log.path
 
     def split(x: int) -> Iterator[Half]:
@@ -536,13 +569,13 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
         columns = {"x": "x", "y": log.doubling(cost=1.0), "z": log.doubling(factor=3, cost=1.0)}
         view = db.create_materialized_view("v", query.select(columns), auto_refresh=True)
     rows, calls = (40, [*range(20)]) if kind == "chunks" else (20, [*range(20)] * 2)
-    (step,) = db.agent(allow=["*"], **{limit: 8}).run_once().steps
+    (step,) = agent(**{limit: 8}).run_once().steps
     assert (step.status, step.result.status) == ("waiting", "PARTIAL") and "The budget" in str(step.reason)
     assert len(log.rows()) == 8 and view.list_jobs()[-1].status == "PARTIAL"
     assert view.count_rows() == (0 if kind == "chunks" else 20)
-    assert statuses(db.agent(allow=["*"], **{limit: 8}).run_once()) == {"v": "waiting"} and len(log.rows()) == 8
-    assert statuses(db.agent(allow=["*"], **{limit: 15}).run_once()) == {"v": "waiting"} and len(log.rows()) == 15
-    assert statuses(db.agent(allow=["*"], **{limit: 60}).run_once()) == {"v": "done"}
+    assert statuses(agent(**{limit: 8}).run_once()) == {"v": "waiting"} and len(log.rows()) == 8
+    assert statuses(agent(**{limit: 15}).run_once()) == {"v": "waiting"} and len(log.rows()) == 15
+    assert statuses(agent(**{limit: 60}).run_once()) == {"v": "done"}
     assert log.rows() == sorted(calls) and view.count_rows("y IS NOT NULL") == rows
     assert db.agent(allow=["*"]).run_once().steps == ()
 
@@ -569,3 +602,4 @@ def test_the_command_shows_the_plan_and_refuses_a_wrong_place(
     code, out = run("--root", db.uri, "--dry-run")
     assert code == 0 and "t.y" in out and "not allowed" in out
     assert run("--root", db.uri, "--namespace", "dir")[0] == 2
+    assert run("--root", db.uri, "--sample", "8")[0] == 2

@@ -1,11 +1,13 @@
-"""The command `lance-spark agent` as a process: a plan, a stop by a signal, and a standby after `kill -9`."""
+"""The command `lance-spark agent` and watches as processes: a plan, a stop by a signal, and a standby after `kill -9`."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,3 +125,76 @@ def test_two_agents_at_once_compute_each_row_once(
     assert log.rows() == [*range(ROWS), 100, 101, 102]
     for process in processes:
         assert process.end(signal.SIGTERM) == 0, process.log.read_text()
+
+
+@pytest.mark.guarantee("W04")
+@pytest.mark.long
+def test_an_agent_that_wakes_after_the_end_of_its_lease_changes_no_value(
+    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[AgentProcess]
+):
+    view = db.open_table("v")
+    module = "tests.support.short_leases"
+    processes += [AgentProcess(db.uri, tmp_path / f"out{n}", *WATCHING, module=module) for n in range(2)]
+    eventually(lambda: len(log.lines()) >= 4 * BATCH, WAIT_S)
+    (running,) = (job for job in table.list_jobs() if job.status == "RUNNING")
+    paused = next(process for process in processes if process.process.pid == running.driver.pid)
+    os.killpg(paused.process.pid, signal.SIGSTOP)  # with its JVM and its workers
+    try:
+        eventually(lambda: is_filled(table, view, range(ROWS)), WAIT_S)
+    finally:
+        os.killpg(paused.process.pid, signal.SIGCONT)
+    eventually(lambda: table.get_job(running.job_id).completed_at is not None, WAIT_S)
+    lance.write_dataset(pa.table({"x": pa.array([100], pa.int64())}), table.uri, mode="append")
+    eventually(lambda: is_filled(table, view, [*range(ROWS), 100]), WAIT_S)
+    assert len(log.lines()) <= 2 * ROWS + 1, log.rows()
+    for process in processes:
+        assert process.end(signal.SIGTERM) == 0, process.log.read_text()
+    assert leftovers(table) == []
+
+
+@pytest.mark.long
+def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(db: Connection, log: Log, tmp_path: Path):
+    def start(*columns: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.support.watching", db.uri, "w", *columns]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment(),
+            start_new_session=True,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        watches.append(process)
+        assert process.stdout is not None and process.stdout.readline() == "watching\n"
+        return process
+
+    def is_complete(rows: list[int], *columns: str) -> bool:
+        return all(values(table, column) == {x: 2 * x for x in rows} for column in columns)
+
+    watches: list[subprocess.Popen[str]] = []
+    table = make(db, rows=20, fragments=2, name="w")
+    table.add_columns({"y": slow(log)})
+    table.add_columns({"z": log.doubling()})
+    try:
+        killed, other = start("y", "z"), start("y")
+        eventually(lambda: is_complete([*range(20)], "y", "z"), WAIT_S)
+        # Two watches of a column may both call the UDF.
+        assert max(Counter(log.rows()).values()) <= 3
+        os.killpg(killed.pid, signal.SIGKILL)
+        log.take()
+        append = pa.table({"x": pa.array([100], pa.int64())})
+        lance.write_dataset(append, table.uri, mode="append")
+        eventually(lambda: is_complete([*range(20), 100], "y"), WAIT_S)
+        assert log.take() == [100]
+        next_watch = start("z")
+        eventually(lambda: is_complete([*range(20), 100], "y", "z"), WAIT_S)
+        assert log.rows() == [100]
+        for process in (other, next_watch):
+            process.communicate("")
+            assert process.returncode == 0
+        assert {job.job_id[:5] for job in table.list_jobs()} == {"watch"}
+    finally:
+        for process in watches:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)

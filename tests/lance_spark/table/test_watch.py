@@ -125,8 +125,8 @@ def test_tags_of_dead_jobs_expire(table: Table):
     assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}
 
 
-@pytest.mark.parametrize("error", [RuntimeError("the session has ended"), TypeError("a fault")], ids=["known", "any"])
-def test_a_watch_goes_on_after_any_error(table: Table, error: Exception, monkeypatch: pytest.MonkeyPatch):
+def test_a_watch_goes_on_after_any_error(table: Table, monkeypatch: pytest.MonkeyPatch):
+    error = TypeError("a fault")
     table.add_columns({"double": doubled()})
     with monkeypatch.context() as patch:
         patch.setattr(AgentTable, "start_backfill", Mock(side_effect=error))
@@ -157,9 +157,7 @@ def test_a_failing_column_waits_longer_after_each_failure(table: Table, monkeypa
     assert start.call_count < 8
 
 
-def test_watches_of_two_columns_and_a_running_agent_do_not_wait_for_each_other(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-):
+def test_watches_of_two_columns_wait_for_no_lease(table: Table, monkeypatch: pytest.MonkeyPatch):
     table.add_columns({"double": doubled()})
     table.add_columns({"other": doubled()})
     monkeypatch.setattr(Lease, "take", Mock(side_effect=AssertionError("a watch takes no lease")))
@@ -213,6 +211,7 @@ def test_a_stop_does_not_wait_for_a_store_without_answers(table: Table, monkeypa
     watch = table.watch("double", trigger=SOON)
     has_begun.wait(60)
     watch.stop()
+    assert watch.is_active  # the look has no answer yet
     has_answer.set()
     eventually(lambda: not watch.is_active)
     assert table.list_jobs() == []
