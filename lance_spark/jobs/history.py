@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -131,6 +132,9 @@ _DAMAGE = (ValueError, OverflowError, ArithmeticError)
 
 _MEASURED_ROWS = ("computed", "from_checkpoint", "skipped", "failed", "carried", "recomputed", "nulled")
 
+_BLOCK_ROWS = 64
+"""Rows that become Python values at once."""
+
 _DEAD_AFTER_S = 90.0
 """Seconds without a heartbeat until the driver of another machine or container counts as dead."""
 
@@ -239,12 +243,30 @@ class JobHistory:
         """
         return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)), job_id)
 
-    def intact_jobs(self) -> list[JobRecord]:
-        """Returns the readable jobs, as :meth:`jobs` does. Warns of damaged files."""
-        rows, damaged = read_intact_rows(self.ref, JOBS)
+    def intact_jobs(self, filter: str) -> list[JobRecord]:
+        """Returns the readable jobs that match a filter, in their present state.
+
+        Warns of damaged files. All rows of a job have to match the filter, or none.
+        """
+        return self._jobs(self._intact_rows(filter))
+
+    def jobs_since_done(self, filter: str) -> list[JobRecord]:
+        """Returns jobs as :meth:`intact_jobs` does, without jobs before the last DONE job of these.
+
+        Only the read grows with the number of earlier jobs.
+        """
+        rows = self._intact_rows(filter)
+        done = rows.filter(pc.field("status") == "DONE").sort_by([("launched_at", "descending")])
+        last = next(self._records(done), None)  # a damaged row tells nothing about earlier jobs
+        if last is not None:
+            rows = rows.filter(pc.field("launched_at") >= last.launched_at)
+        return self._jobs(rows)
+
+    def _intact_rows(self, filter: str) -> pa.Table:
+        rows, damaged = read_intact_rows(self.ref, JOBS, filter)
         for file in damaged:
             _warn(self.ref, f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}")
-        return self._jobs(rows)
+        return rows
 
     def _jobs(self, rows: pa.Table, job_id: str | None = None) -> list[JobRecord]:
         latest: dict[str, JobRecord] = {}
@@ -259,11 +281,17 @@ class JobHistory:
         return sorted(latest.values(), key=lambda record: record.launched_at, reverse=True)
 
     def _records(self, rows: pa.Table) -> Iterator[JobRecord]:
-        for number in range(rows.num_rows):
+        for start in range(0, rows.num_rows, _BLOCK_ROWS):
+            block = rows.slice(start, _BLOCK_ROWS)
             try:
-                yield JobRecord.from_row(rows.slice(number, 1).to_pylist()[0])
-            except _DAMAGE as error:
-                _warn(self.ref, f"row {number} of {JOBS.name} is damaged and skipped: {error}")
+                values = block.to_pylist()
+            except _DAMAGE:
+                values = None  # then row by row
+            for number in range(block.num_rows):
+                try:
+                    yield JobRecord.from_row(values[number] if values else block.slice(number, 1).to_pylist()[0])
+                except _DAMAGE as error:
+                    _warn(self.ref, f"row {start + number} of {JOBS.name} is damaged and skipped: {error}")
 
     def first_versions(self) -> dict[str, int]:
         """Returns the earliest version read by any run of each job.

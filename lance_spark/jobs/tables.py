@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -337,6 +337,11 @@ def _change(at: DatasetRef, operation: str, **arguments: str) -> None:
     except (ReaderEndedError, RefusedError, LanceSparkError) as error:
         # A concurrent writer does the same, or a file is damaged; readers report the damage.
         logger.info("The operation %s of %s failed: %s", operation, at.uri, error)
+
+
+def is_one_of(column: str, texts: Iterable[str]) -> str:
+    """Returns the filter of the rows with one of some texts in a column."""
+    return f"{column} IN ({', '.join(map(quote_text, sorted(texts)))})"
 
 
 def quote_text(text: str) -> str:

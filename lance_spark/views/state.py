@@ -26,6 +26,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import DamagedFileError, ViewError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.records import JobRecord
+from lance_spark.jobs.tables import quote_text
 from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:
@@ -170,8 +171,7 @@ def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
     """Tells whether another refresh began after the last successful refresh."""
-    records = [
-        record for record in JobHistory(view).intact_jobs() if record.job_type == JOB_TYPE and record.job_id != but
-    ]
+    refreshes = JobHistory(view).jobs_since_done(f"job_type = {quote_text(JOB_TYPE)}")
+    records = [record for record in refreshes if record.job_id != but]
     ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
     return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)

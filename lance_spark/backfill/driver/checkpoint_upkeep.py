@@ -27,6 +27,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.tables import is_one_of
 from lance_spark.locations import is_local
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import finish, staged_jobs
@@ -76,7 +77,8 @@ class CheckpointUpkeep:
         self._store = store_of(spec)
         self._groups: dict[str, list[CheckpointEntry]] = {}
         other_entries = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
-        jobs = JobHistory(spec.snapshot).intact_jobs() if other_entries else []
+        others = is_one_of("job_id", {entry.job_id for entry in other_entries})
+        jobs = JobHistory(spec.snapshot).intact_jobs(others) if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
         self._left_over = frozenset(entry.path for entry in other_entries if entry.job_id not in running)
 
@@ -244,10 +246,8 @@ class CheckpointUpkeep:
         staged = set(job_ids) - {spec.staging.job_id}
         ended_jobs = [
             job
-            for job in (JobHistory(snapshot).intact_jobs() if staged else ())
-            if job.status in ("PARTIAL", "FAILED", "CANCELLED")
-            and job.key == spec.key.digest
-            and job.staging_id in staged
+            for job in (JobHistory(snapshot).intact_jobs(is_one_of("staging_id", staged)) if staged else ())
+            if job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
         ]
         # A job notes its files before its end, so this list has the checkpoints of all ended jobs.
         entries = self._store.list_entries(spec.key) if ended_jobs else ()

@@ -35,6 +35,7 @@ from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe
 from lance_spark.dataset import DatasetRef, count_data_files
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.tables import quote_text
 from lance_spark.read.filtering import check_filter
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.matching_rows import matching_addresses
@@ -302,8 +303,9 @@ def _bound_at(definition: Definition, dataset: lance.LanceDataset) -> int:
 
 def _unfinished_jobs(ref: DatasetRef, where: str | None, key: str) -> frozenset[str]:
     """Returns the unfinished jobs of the same filter and UDF, which this job resumes."""
-    jobs = [] if where is None else JobHistory(ref).intact_jobs()
-    alike = [job for job in jobs if (job.where, job.key) == (where, key)]
+    if where is None:
+        return frozenset()
+    alike = JobHistory(ref).jobs_since_done(f"`where` = {quote_text(where)} AND key = {quote_text(key)}")
     # A later, completed job of the same filter has resumed each job that died before.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
     return frozenset(job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over))

@@ -13,6 +13,7 @@ import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.backfill.reuse.computed_rows import RECORDS, FragmentRecord, Records, RecordStore
 from lance_spark.dataset import DatasetRef
+from lance_spark.jobs.records import JobRecord
 from lance_spark.rows.row_set import RowSet
 from tests.lance_spark.table.call_log import CallLog
 from tests.support.records import record
@@ -39,6 +40,20 @@ def table(db: Connection, call_log: CallLog) -> Table:
 
 def record_rows(table: Table) -> int:
     return lance.dataset(f"{table.uri}/{RECORDS.name}").count_rows()
+
+
+def test_a_job_parses_no_entries_of_earlier_jobs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = list[int]()
+    parse = JobRecord.from_row
+    for job in range(6):
+        parsed = list[object]()
+        with monkeypatch.context() as patches:
+            patches.setattr(JobRecord, "from_row", lambda row, parsed=parsed: parsed.append(row) or parse(row))
+            table.backfill("double", where="id < 2" if job % 2 else f"id = {job}")
+        counts.append(len(parsed))
+    assert len(table.list_jobs()) == 7
+    # The last completed job of the same filter, as the start and the end.
+    assert max(counts) <= 3, counts
 
 
 @pytest.mark.long
