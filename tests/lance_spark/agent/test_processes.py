@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -155,34 +156,38 @@ def test_an_agent_that_wakes_after_the_end_of_its_lease_changes_no_value(
 @pytest.mark.long
 def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(db: Connection, log: Log, tmp_path: Path):
     def start(*columns: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.support.watching", db.uri, "w", *columns]
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment(),
-            start_new_session=True,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        process = ends.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.support.watching", db.uri, "w", *columns],
+                cwd=ROOT,
+                env=environment(),
+                start_new_session=True,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
         )
-        watches.append(process)
+        ends.callback(kill, process)
         assert process.stdout is not None and process.stdout.readline() == "watching\n"
         return process
 
-    def is_complete(rows: list[int], *columns: str) -> bool:
-        return all(values(table, column) == {x: 2 * x for x in rows} for column in columns)
+    def kill(process: subprocess.Popen[str]) -> None:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
 
-    watches: list[subprocess.Popen[str]] = []
+    def is_complete(rows: list[int], *columns: str) -> bool:
+        is_idle = not any(job.status == "RUNNING" for job in table.list_jobs())
+        return is_idle and all(values(table, column) == {x: 2 * x for x in rows} for column in columns)
+
     table = make(db, rows=20, fragments=2, name="w")
     table.add_columns({"y": slow(log)})
     table.add_columns({"z": log.doubling()})
-    try:
+    with contextlib.ExitStack() as ends:
         killed, other = start("y", "z"), start("y")
         eventually(lambda: is_complete([*range(20)], "y", "z"), WAIT_S)
         # Two watches of a column may both call the UDF.
-        assert max(Counter(log.rows()).values()) <= 3
-        os.killpg(killed.pid, signal.SIGKILL)
-        log.take()
+        assert max(Counter(log.take()).values()) <= 3
+        kill(killed)
         append = pa.table({"x": pa.array([100], pa.int64())})
         lance.write_dataset(append, table.uri, mode="append")
         eventually(lambda: is_complete([*range(20), 100], "y"), WAIT_S)
@@ -194,7 +199,3 @@ def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(db: Connecti
             process.communicate("")
             assert process.returncode == 0
         assert {job.job_id[:5] for job in table.list_jobs()} == {"watch"}
-    finally:
-        for process in watches:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
