@@ -40,7 +40,9 @@ many writers at once leave many fragments."""
 _WRITTEN_BYTES = 8 << 20
 """Maximum bytes of the rows that this process wrote last. They need no read for the next append."""
 
-_written: OrderedDict[tuple[str, str], pa.Table] = OrderedDict()
+_written: OrderedDict[tuple[str, str], tuple[pa.Table, int]] = OrderedDict()
+"""The rows of files, with their bytes."""
+
 _lock = threading.Lock()
 
 
@@ -99,7 +101,7 @@ class MergingAppend:
         if not fragments:
             return None
         parts = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
-        known_rows = [rows for rows in parts if rows is not None]
+        known_rows = [part[0] for part in parts if part is not None]
         return pa.concat_tables(known_rows) if len(known_rows) == len(fragments) else self._read(head, fragments)
 
     def _read(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
@@ -127,9 +129,10 @@ class MergingAppend:
 
 
 def _keep(key: tuple[str, str], rows: pa.Table) -> None:
+    rows = rows.combine_chunks()
     with _lock:
-        _written[key] = rows.combine_chunks()
-        while sum(part.nbytes for part in _written.values()) > _WRITTEN_BYTES:
+        _written[key] = rows, rows.nbytes
+        while sum(size for _, size in _written.values()) > _WRITTEN_BYTES:
             _written.popitem(last=False)
 
 

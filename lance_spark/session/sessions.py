@@ -19,7 +19,6 @@ from lance_spark.jvm.gateway import is_classic
 from lance_spark.session.configuration import configure, find_conf_folder
 
 _SIZES = (
-    "spark.master",
     "spark.cores.max",
     "spark.executor.instances",
     "spark.executor.cores",
@@ -202,12 +201,12 @@ def known_slots(spark: SparkSession) -> int | None:
     `spark.cores.max`, or the number of executors and their cores. Running executors are no bound:
     others may still be starting.
     """
-    conf = {key: spark.conf.get(key, None) for key in _SIZES}
-    local = _LOCAL.fullmatch(conf["spark.master"] or "")
+    local = _LOCAL.fullmatch(spark.conf.get("spark.master", None) or "")
     if local is not None:
         return _count_local_slots(spark, local[1])
     if is_dynamic(spark):
         return None
+    conf = {key: spark.conf.get(key, None) for key in _SIZES}
     cores = _count_cores(conf)
     return None if cores is None else max(1, cores // int(conf["spark.task.cpus"] or 1))
 
