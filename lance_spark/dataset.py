@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -67,6 +68,9 @@ _OPEN_DATASETS = 16
 
 _OPEN_FILES = 400_000
 """Maximum number of data files of these versions. A manifest takes about 700 bytes a file."""
+
+_JUST_S = 60.0
+"""Maximum age of a version that a statement has just opened."""
 
 _MOST_DIGITS = 19
 """Digits of the largest version."""
@@ -190,7 +194,10 @@ class DatasetRef:
             return self._named(version)
         if version is not None and not 1 <= version < 1 << 63:
             raise OptionError(option, version, "the number of a version, 1 or more and less than 2^63")
-        dataset = _open(self.uri, self.branch, version, self.storage_options)
+        return self.pin_open(_open(self.uri, self.branch, version, self.storage_options))
+
+    def pin_open(self, dataset: lance.LanceDataset) -> DatasetRef:
+        """Returns this reference at the version of an open dataset, which no other thread uses."""
         pinned = replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
         _open_pinned(pinned).keep(dataset)
         return pinned
@@ -258,6 +265,10 @@ class DatasetRef:
             return _open(self.uri, self.branch, self.version, self.storage_options)
         # 1.4 us for any number of fragments: the clone shares the manifest.
         return copy.copy(_open_pinned(self).open())
+
+    def is_just_opened(self) -> bool:
+        """Tells whether this process has pinned the version from storage a moment ago."""
+        return any(pinned.is_just_opened(self) for pinned in list(_opened))
 
     def open_latest(self) -> lance.LanceDataset:
         """Opens the latest version of the branch from the storage."""
@@ -412,9 +423,15 @@ class _PinnedDataset:
     def __init__(self, ref: DatasetRef) -> None:
         self._ref = ref
         self._dataset: lance.LanceDataset | None = None
+        self._opened_s = 0.0
+
+    def is_just_opened(self, ref: DatasetRef) -> bool:
+        """Tells whether this is a version, opened a moment ago."""
+        return self._ref == ref and self._opened_s + _JUST_S > time.monotonic()
 
     def keep(self, dataset: lance.LanceDataset) -> None:
         """Takes the version from :meth:`DatasetRef.pin`, which has just opened the version."""
+        self._opened_s = time.monotonic()
         if self._dataset is None:
             self._dataset = dataset
         _note_use(self)

@@ -65,11 +65,13 @@ class Outcome:
         conflicts: Reasons for fragments left out; only without a :data:`Rebaser`.
         files: Names of the files of this commit in the version; None if an earlier attempt had
             already committed.
+        landed: The open version of the result; None if the answer of its commit was lost.
     """
 
     result: CommitResult
     conflicts: Mapping[int, str] = field(default_factory=dict)
     files: frozenset[str] | None = None
+    landed: lance.LanceDataset | None = None
 
 
 def commit_columns(
@@ -141,7 +143,8 @@ def commit_columns(
         )  # fmt: skip
     if commit.first is None:
         return Outcome(result=result)
-    return Outcome(result=result, conflicts=commit.first.conflicts, files=frozenset(commit.files))
+    landed = commit.landed if commit.landed is not None and commit.landed.version == result.version else None
+    return Outcome(result=result, conflicts=commit.first.conflicts, files=frozenset(commit.files), landed=landed)
 
 
 @dataclass(slots=True, kw_only=True)

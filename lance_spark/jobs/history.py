@@ -14,7 +14,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,21 +49,22 @@ _RETRY_S = 10.0
 _Write = Callable[[], None]
 _IsNoted = Callable[[], bool]
 
-_ends: dict[tuple[str, str], tuple[DatasetRef, JobRecord, _Write, _IsNoted]] = {}
+_ends: dict[tuple[str, str], tuple[DatasetRef, Sequence[JobRecord], _Write, _IsNoted]] = {}
 _lock = threading.Lock()
 
 
-def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _IsNoted) -> None:
+def write_or_keep(ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted) -> None:
     """Writes the end of a job now, or keeps the end and writes it later.
 
     Args:
         ref: The table.
-        record: The end of the job.
-        write: Writes the record, and raises if the store fails.
+        records: The ends of the job's inner jobs, and then the end of the job.
+        write: Writes the records, and raises if the store fails.
         is_noted: Tells whether the table's history has the start of the job. A table that was
             dropped and created again under the same name has another history. A DONE job has just
             committed to the table, and writes without a check.
     """
+    record = records[-1]
     try:
         if record.status == "DONE" or is_noted():
             write()
@@ -75,7 +76,7 @@ def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _
         )
         with _lock:
             is_first = not _ends
-            _ends[ref.uri, record.job_id] = (ref, record, write, is_noted)
+            _ends[ref.uri, record.job_id] = (ref, records, write, is_noted)
         if is_first:
             threading.Thread(target=_write_all, name="lance-spark-late-ends", daemon=True).start()
 
@@ -83,7 +84,8 @@ def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _
 def kept_ends(uri: str, job_id: str | None = None) -> list[JobRecord]:
     """Returns the unwritten ends of a table's jobs, or of a single job, in this process."""
     with _lock:
-        return [end[1] for (place, job), end in _ends.items() if place == uri and job_id in (None, job)]
+        records = [record for (place, _), end in _ends.items() if place == uri for record in end[1]]
+    return [record for record in records if job_id in (None, record.job_id)]
 
 
 def _write_all() -> None:
@@ -100,7 +102,7 @@ def _write_all() -> None:
                 return
 
 
-def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _IsNoted) -> bool:
+def _is_settled(ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted) -> bool:
     """Writes an end, and tells whether the end is settled.
 
     A table that was dropped, or dropped and created again, needs no end.
@@ -112,7 +114,7 @@ def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _Is
     except TableNotFoundError:
         return True
     except Exception as error:  # noqa: BLE001 - the thread keeps the ends of other jobs
-        _LOG.debug("The end of job %s could not be written again: %s", record.job_id, error)
+        _LOG.debug("The end of job %s could not be written again: %s", records[-1].job_id, error)
         return False
     return True
 
@@ -152,12 +154,21 @@ class JobHistory:
     Attributes:
         ref: The table.
         web_ui: The job of this history in the web UI of this process's Spark application.
+        is_inner: Whether the job is part of another job of the table.
+        inner_ends: Ends of inner jobs, for the next record.
     """
 
-    def __init__(self, ref: DatasetRef) -> None:
+    def __init__(self, ref: DatasetRef, *, outer: JobHistory | None = None) -> None:
+        """Takes the table, and for an inner job the history of the outer job.
+
+        The next record of the outer job, or of a further inner job, also writes the end of the
+        inner job. If the driver dies before, the inner job shows as DEAD.
+        """
         self.ref = ref
         self.web_ui = JobInWebUi(ref.uri)
+        self.is_inner = outer is not None
         self._objects = objects_beside(ref)
+        self.inner_ends: list[JobRecord] = [] if outer is None else outer.inner_ends
 
     def save(self, record: JobRecord) -> None:
         """Writes the state of a job. If the store fails, the end of a job is written later.
@@ -165,17 +176,24 @@ class JobHistory:
         Raises:
             TableUnwritableError, TableUnreadableError: The store failed at the start of the job.
         """
-
-        def write() -> None:
-            append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
-
-        if record.status in ENDED:
+        is_end = record.status in ENDED
+        if is_end:
             _measure(record)
             self.web_ui.show(record)
-            write_or_keep(self.ref, record, write, lambda: self._is_noted(record))
+        if is_end and self.is_inner:
+            self.inner_ends.append(record)
+            return
+        records = (*self.inner_ends, record)
+
+        def write() -> None:
+            append_rows(self.ref, JOBS, pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema))
+
+        if is_end:
+            write_or_keep(self.ref, records, write, lambda: self._is_noted(record))
         else:
             write()
             self.web_ui.show(record)
+        del self.inner_ends[: len(records) - 1]
 
     def _is_noted(self, record: JobRecord) -> bool:
         """Tells whether the history has a row of this run of the job; damage may hide the row."""
@@ -188,7 +206,9 @@ class JobHistory:
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps(values).encode())
 
     @contextlib.contextmanager
-    def beating(self, staging_id: str, progress: Callable[[], object]) -> Iterator[None]:
+    def beating(
+        self, staging_id: str, progress: Callable[[], object], *, has_other_files: bool = False
+    ) -> Iterator[None]:
         """Writes heartbeats while the block runs, and deletes them afterwards.
 
         The web UI has a thread of its own: it shows the job also while a heartbeat waits for the
@@ -197,8 +217,10 @@ class JobHistory:
         Args:
             staging_id: Id of the job's files.
             progress: Returns the present result of the job. Called in other threads.
+            has_other_files: Whether other processes may write files next to the job's record.
         """
         values: object = None
+        is_used = has_other_files
 
         def present() -> object:
             nonlocal values
@@ -209,6 +231,8 @@ class JobHistory:
             return values
 
         def beat() -> None:
+            nonlocal is_used
+            is_used = True
             try:
                 self.beat(staging_id, present())
             except (OSError, ValueError, LanceSparkError) as error:  # any other error would end the thread
@@ -221,8 +245,9 @@ class JobHistory:
             ):
                 yield
         finally:
-            with contextlib.suppress(OSError, LanceSparkError):
-                self.clear(staging_id)
+            if is_used:
+                with contextlib.suppress(OSError, LanceSparkError):
+                    self.clear(staging_id)
 
     def clear(self, staging_id: str) -> None:
         """Deletes a running job's files next to its record.
@@ -235,13 +260,18 @@ class JobHistory:
         in_parallel(self._objects.uri, self._objects.delete, self._objects.list(f"jobs/{staging_id}"))
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
-    def jobs(self, job_id: str | None = None) -> list[JobRecord]:
+    def jobs(self, job_id: str | None = None, *, but: str | None = None) -> list[JobRecord]:
         """Returns jobs, newest first, with their present state. Skips damaged rows with a warning.
+
+        Args:
+            job_id: Only this job.
+            but: A job to leave out.
 
         Raises:
             DamagedFileError: A file of the history is damaged, and jobs may be missing.
         """
-        return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)), job_id)
+        text = _filter_of(job_id) if but is None else f"job_id != {quote_text(but)}"
+        return self._jobs(read_rows(self.ref, JOBS, text), job_id)
 
     def intact_jobs(self, filter: str) -> list[JobRecord]:
         """Returns the readable jobs that match a filter, in their present state.

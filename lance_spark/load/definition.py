@@ -49,7 +49,13 @@ class LoadDefinition(Definition):
         """The origin of the values, for commit messages."""
         return f"from {self.by_key.source.name}"
 
-    def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:  # noqa: ARG002 - those of the base
+    def refuse_changed(
+        self,
+        snapshot: DatasetRef,  # noqa: ARG002 - those of the base
+        when: str,  # noqa: ARG002
+        *,
+        landed: lance.LanceDataset | None = None,  # noqa: ARG002
+    ) -> None:
         """Raises if the source has changed.
 
         Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -36,7 +36,7 @@ from lance_spark.stored_json import load_object
 from lance_spark.views.source_pin import SourcePin, refuse_other_source
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.state import has_unfinished, refreshed_of
-from udf_runtime import Kind
+from udf_runtime import UDF, Kind
 
 if TYPE_CHECKING:
     import lance
@@ -360,8 +360,22 @@ def groups_of(dataset: lance.LanceDataset) -> list[tuple[Binding, tuple[str, ...
     return [(binding, columns) for columns, binding in groups.items()]
 
 
-def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
+def define(
+    ref: DatasetRef,
+    dataset: lance.LanceDataset,
+    request: BackfillRequest,
+    *,
+    opened: DatasetRef | None = None,
+    functions: Mapping[str, UDF] | None = None,
+) -> Definition:
     """Returns the definition of the requested columns. Columns of a view may read its source.
+
+    Args:
+        ref: The view.
+        dataset: A version of the view.
+        request: The request.
+        opened: A version of the source that the caller has opened.
+        functions: The stored UDFs that the caller has loaded, by the digests of their pickles.
 
     Raises:
         ViewSourceError: The source cannot be read.
@@ -372,12 +386,15 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     if binding is None or not binding.of_source:
         return definition_of(ref, dataset, request)
     _check_request(ref, request, binding)
-    source = _shown_source(ref, dataset, request.job_id)
+    source = _shown_source(ref, dataset, request.job_id, opened)
     inputs = inputs_now(source.open(), binding, column)
     row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
+    loaded = (functions or {}).get(binding.payload)
+    if loaded is None and not request.plan_only:
+        loaded = load_udf(binding, objects_of_table(ref), column)
     return Definition(
         stored=binding,
-        loaded=None if request.plan_only else load_udf(binding, objects_of_table(ref), column),
+        loaded=loaded,
         key=binding.key,
         inputs=(row_id,),
         outputs=binding.columns,
@@ -404,8 +421,12 @@ def _check_request(ref: DatasetRef, request: BackfillRequest, binding: Binding) 
         )
 
 
-def _shown_source(ref: DatasetRef, dataset: lance.LanceDataset, job_id: str | None) -> DatasetRef:
+def _shown_source(
+    ref: DatasetRef, dataset: lance.LanceDataset, job_id: str | None, opened: DatasetRef | None
+) -> DatasetRef:
     """Returns the shown version of the source of a view, for a backfill.
+
+    The version may be the `opened` version.
 
     Raises:
         ViewSourceError: The version is uncertain, or cannot be read.
@@ -420,7 +441,10 @@ def _shown_source(ref: DatasetRef, dataset: lance.LanceDataset, job_id: str | No
             uri=ref.uri,
         )
     try:
-        source = view.pin_source(ref, None if state is None else state.version)
+        if opened is not None and state is not None and state.shows(opened):
+            source = opened
+        else:
+            source = view.pin_source(ref, None if state is None else state.version)
     except VersionNotFoundError as error:
         raise ViewSourceError(
             f"A cleanup removed the version of the source that the view {ref.uri} shows, so inputs cannot be read. "

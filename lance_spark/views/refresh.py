@@ -26,7 +26,6 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.spending import REFRESH_AT_BUDGET, UNLIMITED, Spending
 from lance_spark.backfill.task.messages import RowCounts
-from lance_spark.columns.binding import load_udf
 from lance_spark.commit.attempt import this_user
 from lance_spark.commit.changes import RowsToReplace
 from lance_spark.commit.commit_loop import CommitPolicy, Outdated, evaluate_until_committed
@@ -53,13 +52,12 @@ from lance_spark.session.sessions import cancel
 from lance_spark.spark_jobs.failures import SparkFailure
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.staging.area import Staging, commit_or_give_up, finish
-from lance_spark.storage.objects import objects_of_table
 from lance_spark.storage.parallel_calls import begin_call
 from lance_spark.views.chunked.calls import BudgetSpentError, ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
 from lance_spark.views.placement import PlacementSpec, RefreshTaskResult
-from lance_spark.views.refresh_base import RefreshBase
+from lance_spark.views.refresh_base import RefreshBase, load_functions
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.spark.form import SparkForm
@@ -102,20 +100,19 @@ class RefreshJob:
         definition = existing_view(view.open())
         self._source = definition.pin_source(ref, request.src_version)
         start = RefreshBase.of(view, self._source)
-        function = None
-        self._has_functions = bool(groups_of(start.dataset))
-        self._environments = JobEnvironments(ref, spark)
-        for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
-            if binding is not None:
-                function = load_udf(binding, objects_of_table(ref), columns[0])
-                self._environments.of(function)
-                if request.admission_check:
-                    check_resources(spark, function, strict=request.admission_strict)
-        self.job_id = job_id or uuid.uuid4().hex
-        self.columns = tuple(name for name in start.dataset.schema.names if name not in definition.row_columns)
         self._spark = spark
         self._ref = ref
         self._request = request
+        self._functions = load_functions(start)
+        self._has_functions = bool(groups_of(start.dataset))
+        self._environments = JobEnvironments(ref, spark)
+        for udf in self._functions.values():
+            self._environments.of(udf)
+            if request.admission_check:
+                check_resources(spark, udf, strict=request.admission_strict)
+        function = None if definition.function is None else self._functions[definition.function.payload]
+        self.job_id = job_id or uuid.uuid4().hex
+        self.columns = tuple(name for name in start.dataset.schema.names if name not in definition.row_columns)
         self._table_name = table_name
         self._checkpoints = checkpoints
         self._make_progress = progress
@@ -135,6 +132,7 @@ class RefreshJob:
         self._launched, self._began = datetime.now(UTC), time.monotonic()
         self._seconds: dict[str, float] = {}
         self._has_all_values = False
+        self._head = start.dataset
         self._fragments = 0
         self._rows = (0, 0, 0)
         self._committed: list[str] = []  # files named by a version, also by a reverted commit
@@ -413,7 +411,7 @@ class RefreshJob:
                 )
             return None if restored else set_config({CONFIG_KEY: state.to_json()})
 
-        change_schema(self._ref, note)
+        self._head = change_schema(self._ref, note)
 
     def _has_rows(self, head: lance.LanceDataset, version: int) -> bool:
         """Tells whether a version has all rows committed by this refresh."""
@@ -426,8 +424,7 @@ class RefreshJob:
         """Fills the columns of UDFs."""
         began = time.monotonic()
         failed: list[BackfillIncompleteError] = []
-        has_work = self._has_functions and not self._has_all_values
-        groups = groups_of(self._ref.open_latest()) if has_work else []
+        groups = groups_of(self._head) if self._has_functions and not self._has_all_values else []
         for number, (_, columns) in enumerate(groups):
             self._refuse_cancelled()
             rest = self._rest()
@@ -453,9 +450,14 @@ class RefreshJob:
             intra_applier_concurrency=self._request.intra_applier_concurrency,
             job_id=f"{self.job_id}-{number}",
         )
-        prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define)
+        define_columns = functools.partial(define, opened=self._source, functions=self._functions)
+        # A later column reads the commit of an earlier column.
+        head = None if number else self._head
+        prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define_columns, head=head)
         progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
-        backfill = self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
+        backfill = self._backfill = BackfillJob(
+            self._spark, prepared, self._table_name, progress, self._environments, self._history
+        )
         self._refuse_cancelled()
         result: BackfillJobResult | None = None
         try:

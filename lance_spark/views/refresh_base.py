@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lance_spark.columns.binding import load_udf
 from lance_spark.commit.conflicts.history import data_paths, events_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -19,6 +20,7 @@ from lance_spark.errors import (
 )
 from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
+from lance_spark.storage.objects import objects_of_table
 from lance_spark.views.definition import (
     CHILD_INDEX,
     ViewDefinition,
@@ -32,6 +34,7 @@ from lance_spark.views.definition import (
 from lance_spark.views.placement import PlacementSpec
 from lance_spark.views.source_pin import made_anew, refuse_other_source
 from lance_spark.views.state import Refreshed, has_unfinished, refreshed_of
+from udf_runtime import UDF
 
 if TYPE_CHECKING:
     import lance
@@ -140,6 +143,19 @@ class RefreshBase:
         condition = used_fields(self.source.open(), [self.definition.where or ""])
         columns = (CHILD_INDEX, *(name for _, name in made_columns(self.dataset)))
         return [({*function.input_ids, *(field.id for field in condition)}, columns)]
+
+
+def load_functions(start: RefreshBase) -> dict[str, UDF]:
+    """Loads the UDFs of a view, and returns them by the digests of their pickles.
+
+    Raises:
+        StoredUdfError: A stored UDF cannot be used.
+    """
+    bindings = [*groups_of(start.dataset), (start.definition.function, ("",))]
+    objects = objects_of_table(start.view)
+    return {
+        binding.payload: load_udf(binding, objects, columns[0]) for binding, columns in bindings if binding is not None
+    }
 
 
 def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> None:

@@ -61,6 +61,10 @@ class Refreshed:
     skipped: str | None = None
     doubled: bool = False
 
+    def shows(self, source: DatasetRef) -> bool:
+        """Tells whether a pinned version is the shown version of the source."""
+        return (self.version, self.incarnation) == (source.version, source.incarnation)
+
     def to_json(self) -> str:
         """Returns the stored form."""
         values = {"version": self.version, "incarnation": self.incarnation, "at": self.at, "skipped": self.skipped}
@@ -148,10 +152,10 @@ def is_settled(
     if text is None or shows is None or Refreshed.from_json(text, dataset.uri).at != shows.at:
         return False
     try:
-        records = JobHistory(view).jobs()
+        records = JobHistory(view).jobs(but=but)
     except DamagedFileError:
         return False  # the record of skipped rows may be missing
-    refreshes = [record for record in records if record.job_type == JOB_TYPE and record.job_id != but]
+    refreshes = [record for record in records if record.job_type == JOB_TYPE]
     if not refreshes or not _gave_all_values(refreshes[0], records):
         return False
     refresh_ids = {record.job_id for record in refreshes}

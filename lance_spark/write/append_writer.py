@@ -40,12 +40,19 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
 
     @staticmethod
     def plan(
-        ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool, family: str | None = None
+        ref: DatasetRef,
+        schema: StructType,
+        options: WriteOptions,
+        *,
+        overwrite: bool,
+        family: str | None = None,
+        loaded: DatasetRef | None = None,
     ) -> LanceAppendWriter:
         """Plans the write, with all checks that need no rows.
 
         Runs on the driver. Writes nothing except the new columns of the option `mergeSchema`. The
-        id of the job begins with `family`.
+        id of the job begins with `family`. `loaded` is the latest version, if the catalog has just
+        loaded the table.
 
         Raises:
             SchemaMismatchError: The columns do not fit the table.
@@ -61,7 +68,7 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
-        present = pin_present(ref)
+        present = loaded or pin_present(ref)
         if present is None:
             check_new_table(ref)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)

@@ -59,6 +59,15 @@ def plan_writer(
     else:
         from lance_spark.write.append_writer import LanceAppendWriter
 
-        writer = LanceAppendWriter.plan(ref, schema, parsed, overwrite=overwrite)
+        writer = LanceAppendWriter.plan(ref, schema, parsed, overwrite=overwrite, loaded=_loaded(ref, spec))
     writer.staging.open_job()
     return writer
+
+
+def _loaded(ref: DatasetRef, spec: Mapping[str, Any] | None) -> DatasetRef | None:
+    """Returns the version that the catalog has just loaded for the statement, or None."""
+    text = (spec or {}).get("pin")
+    pinned = None if text is None else DatasetRef.of_snapshot_json(text, ref.storage_options)
+    if pinned is None or (pinned.uri, pinned.branch) != (ref.uri, ref.branch):
+        return None
+    return pinned if pinned.is_just_opened() else None

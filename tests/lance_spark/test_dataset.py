@@ -243,6 +243,15 @@ def test_the_dataset_is_opened_once_per_process(table: str) -> None:
     assert pickle.loads(pickle.dumps(ref)).open().version == 3
 
 
+def test_a_version_is_just_opened_for_a_minute(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = DatasetRef.at(table).pin(None)
+    assert ref.is_just_opened() and not DatasetRef.at(table).is_just_opened()
+    now_s = time.monotonic() + 61
+    monkeypatch.setattr("lance_spark.dataset.time", SimpleNamespace(monotonic=lambda: now_s))
+    assert not ref.is_just_opened()
+    assert DatasetRef.at(table).pin(None).is_just_opened()
+
+
 def test_cached_metadata_has_a_limit_in_bytes(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lance_sessions, "_METADATA_BYTES", 64 << 10)
     ref = DatasetRef.at(table)

@@ -26,6 +26,7 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def db(tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch) -> Connection:
     monkeypatch.setattr(late_ends, "_RETRY_S", 0.05)
+    monkeypatch.setattr(late_ends, "_ends", {})  # without ends of earlier tests, whose stores do not answer
     db = lance_spark.connect(str(tmp_path), jobs, progress=False)
     db.create_table("t", pa.table({"id": [1]}))
     return db
@@ -39,10 +40,14 @@ def start(db: Connection, job_id: str) -> tuple[JobHistory, Any]:
 
 
 def end_later(
-    db: Connection, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None
+    db: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[], object] = lambda: None,
+    before: Callable[[JobHistory], object] = lambda _: None,
 ) -> JobHistory:
     """Ends a job while the store fails, and waits until nothing of the end is left to write."""
     ends, record = start(db, "late")
+    before(ends)
     append = history.append_rows
     is_away = [True]
 
@@ -53,7 +58,7 @@ def end_later(
 
     monkeypatch.setattr(history, "append_rows", fail)
     ends.save(record)
-    assert [job_end.job_id for job_end in late_ends.kept_ends(ends.ref.uri)] == ["late"]
+    assert "late" in [job_end.job_id for job_end in late_ends.kept_ends(ends.ref.uri)]
     meanwhile()
     is_away.clear()
     eventually(lambda: not late_ends.kept_ends(ends.ref.uri))
@@ -62,6 +67,34 @@ def end_later(
 
 def test_an_end_is_written_when_the_store_answers_again(db: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [job.status for job in end_later(db, monkeypatch).jobs()] == ["DONE"]
+
+
+def test_the_end_of_an_inner_job_is_written_with_the_end_of_its_job(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer, record = start(db, "outer")
+    inner, inner_record = JobHistory(outer.ref, outer=outer), job_record("outer-0")
+    inner.save(dataclasses.replace(inner_record, status="RUNNING"))
+    appends = []
+    append = history.append_rows
+    monkeypatch.setattr(history, "append_rows", lambda *arguments: appends.append(append(*arguments)))
+    inner.save(inner_record)
+    assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "RUNNING", "outer-0": "RUNNING"}
+    outer.save(record)
+    assert len(appends) == 1
+    assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "DONE", "outer-0": "DONE"}
+
+
+def test_the_end_of_an_inner_job_is_kept_with_the_end_of_its_job(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end_inner(outer: JobHistory) -> None:
+        inner, record = JobHistory(outer.ref, outer=outer), job_record("late-0")
+        inner.save(dataclasses.replace(record, status="RUNNING"))
+        inner.save(record)
+
+    ends = end_later(db, monkeypatch, before=end_inner)
+    assert {job.job_id: job.status for job in ends.jobs()} == {"late": "DONE", "late-0": "DONE"}
 
 
 def test_an_end_is_not_written_to_another_table_of_the_same_name(

@@ -96,7 +96,7 @@ def after_column_file(folder: str) -> Any:
 IN_DRIVER: dict[str, tuple[type, str]] = {
     "before_commit": (GroupCommits, "_commit"),
     "before_record": (GroupCommits, "_record"),
-    "before_checkpoints_go": (CheckpointUpkeep, "after_commit"),
+    "before_checkpoints_go": (CheckpointUpkeep, "_drop_covered"),
     "after_commit": (BackfillJob, "_close"),
 }
 

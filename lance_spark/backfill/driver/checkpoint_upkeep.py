@@ -76,26 +76,41 @@ class CheckpointUpkeep:
         self._spec = spec
         self._store = store_of(spec)
         self._groups: dict[str, list[CheckpointEntry]] = {}
+        self._committed: dict[str, RangeOutcome] = {}
         other_entries = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
         others = is_one_of("job_id", {entry.job_id for entry in other_entries})
         jobs = JobHistory(spec.snapshot).intact_jobs(others) if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
         self._left_over = frozenset(entry.path for entry in other_entries if entry.job_id not in running)
 
-    def after_commit(
-        self, outcomes: Sequence[RangeOutcome], droppable_entries: Callable[[], Collection[CheckpointEntry]]
-    ) -> None:
-        """Deletes the checkpoints of committed rows: records and column files have their values.
+    def note_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
+        """Notes committed rows. Records and column files have their values."""
+        self._committed |= {outcome.source: outcome for outcome in outcomes}
+
+    def after_commit(self, droppable_entries: Callable[[], Collection[CheckpointEntry]]) -> None:
+        """Deletes the checkpoints of the rows committed since the last call.
 
         `droppable_entries` waits for the result of :meth:`droppable_entries`.
         """
-        by_source = {outcome.source: outcome for outcome in outcomes}
+        self._drop_covered(droppable_entries)
+
+    def _drop_covered(self, find_entries: Callable[[], Collection[CheckpointEntry]]) -> set[str]:
+        """Deletes the checkpoints of rows committed since the last call; returns their paths."""
+        committed, self._committed = self._committed, {}
+        dropped = set[str]()
+
+        def drop(entry: CheckpointEntry) -> None:
+            if self._drop_if_covered(committed, entry):
+                dropped.add(entry.path)
+
         try:
+            entries = find_entries() if committed else ()
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-                list(pool.map(functools.partial(self._drop_if_covered, by_source), droppable_entries()))
+                list(pool.map(drop, entries))
         except OSError as error:
             # The values are in the table. A superfluous checkpoint must not fail the job.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
+        return dropped
 
     def at_end(self, files: EndedFiles, *, is_done: bool, failure: BaseException | None) -> None:
         """Deletes the job's checkpoints and files, except for committed files and a later run's.
@@ -108,8 +123,7 @@ class CheckpointUpkeep:
         """
         spec, snapshot = self._spec, self._spec.snapshot
         ended_jobs = begin_call(snapshot.uri, functools.partial(staged_jobs, snapshot.uri, snapshot.storage_options))
-        entries = self._store.list_entries(spec.key)
-        own = [entry for entry in entries if entry.job_id == spec.job_id]
+        own = self._drop_last_covered(is_done=is_done)
         of_files = [entry for entry in own if entry.kind != "values"]
         useless = own if is_done else of_files
         if of_files and not is_done and not isinstance(failure, CommitImpossibleError):
@@ -124,6 +138,17 @@ class CheckpointUpkeep:
             list(deletions)
         if is_done:
             self._sweep_ended_jobs(ended_jobs())
+
+    def _drop_last_covered(self, *, is_done: bool) -> list[CheckpointEntry]:
+        """Deletes the checkpoints of the last commit, and returns the other ones of the job.
+
+        At the end of a job that `is_done`, the caller deletes all checkpoints of the job.
+        """
+        entries = self._store.list_entries(self._spec.key)
+        own = [entry for entry in entries if entry.job_id == self._spec.job_id]
+        left_over = self._left_over_among(entries)
+        dropped = self._drop_covered(lambda: left_over if is_done else self._droppable(own) + left_over)
+        return [entry for entry in own if entry.path not in dropped]
 
     def _end_staging(self, files: EndedFiles, failure: BaseException | None, *, serves: bool) -> None:
         """Ends the job, and deletes its files unless they serve a later run or a late commit."""
@@ -147,13 +172,22 @@ class CheckpointUpkeep:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
         entries = self._store.list_entries(self._spec.key)
         own = [entry for entry in entries if entry.job_id == self._spec.job_id]
-        if sum(entry.kind == "references" for entry in own) <= _MOST_GROUPS:
-            # The end of the job deletes few checkpoints of files without reading them.
-            own = [entry for entry in own if entry.kind != "references"]
-        return own + [entry for entry in entries if entry.path in self._left_over]
+        return self._droppable(own) + self._left_over_among(entries)
 
-    def _drop_if_covered(self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry) -> None:
-        """Deletes a checkpoint with rows of committed fragments only."""
+    @staticmethod
+    def _droppable(own: list[CheckpointEntry]) -> list[CheckpointEntry]:
+        """Returns the checkpoints of the job, without few checkpoints of files.
+
+        The end of the job deletes few checkpoints of files without reading them.
+        """
+        has_many = sum(entry.kind == "references" for entry in own) > _MOST_GROUPS
+        return own if has_many else [entry for entry in own if entry.kind != "references"]
+
+    def _left_over_among(self, entries: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
+        return [entry for entry in entries if entry.path in self._left_over]
+
+    def _drop_if_covered(self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry) -> bool:
+        """Deletes a checkpoint with rows of committed fragments only, and tells whether it did."""
         if entry.kind != "references":
             is_useless = self._is_committed(outcomes, entry)
         else:
@@ -162,6 +196,7 @@ class CheckpointUpkeep:
             is_useless = not members
         if is_useless:
             self._store.delete(entry)
+        return is_useless
 
     def _members(self, group: CheckpointEntry) -> list[CheckpointEntry]:
         """Returns the references of a checkpoint to files without a commit."""

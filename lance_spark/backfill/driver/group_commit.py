@@ -23,12 +23,14 @@ from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import field_identities, files_of
 from lance_spark.commit.conflicts.table_state import SeenHistory
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, LanceSparkError
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import NullColumnFiles
 from lance_spark.storage.parallel_calls import begin_call
 
 if TYPE_CHECKING:
+    import lance
     from lance.fragment import FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class JobCommits:
         groups: Number of commits.
         history: The known part of the table's history.
         ledger: Records of the job's application; None without a transaction.
+        settled: Records of fragments without work. The next append of records includes them.
     """
 
     states: FragmentStates
@@ -60,6 +63,23 @@ class JobCommits:
     history: SeenHistory = field(default_factory=SeenHistory)
     seconds: float = 0.0
     ledger: AppLedger | None = None
+    settled: list[FragmentRecord] = field(default_factory=list)
+
+    def save_settled(self, snapshot: DatasetRef) -> None:
+        """Appends the records of fragments without work. A failure of the store only logs."""
+        try:
+            self.append_records(snapshot, [])
+        except (OSError, LanceSparkError) as error:
+            _LOG.info("the values of %s fragments of %s are not recorded: %s", len(self.settled), snapshot.uri, error)
+
+    def append_records(self, snapshot: DatasetRef, records: Sequence[FragmentRecord]) -> None:
+        """Appends records together with the records of fragments without work.
+
+        Raises:
+            TableUnwritableError: The store failed. The call may be repeated.
+        """
+        RecordStore(snapshot).append([*self.settled, *records])
+        self.settled.clear()
 
     def ended_files(self, reported: Collection[str]) -> EndedFiles:
         """Returns the files of the job at its end. `reported` are the files of ended attempts."""
@@ -86,25 +106,37 @@ class JobCommits:
             self.versions.append(outcome.result.version)
 
 
-def work_of(prepared: PreparedBackfill, current: Collection[int]) -> tuple[FragmentPlan, ...]:
-    """Returns the fragments with work, and records the other fragments that a scan has counted.
+def work_of(prepared: PreparedBackfill, current: Collection[int], job: JobCommits) -> tuple[FragmentPlan, ...]:
+    """Returns the fragments with work, and notes records of others that a scan has counted.
 
-    `current` are the fragments with up-to-date values of other writers.
+    Without work, the records are appended at once.
+
+    Args:
+        prepared: The first round of a job.
+        current: Fragments with up-to-date values of other writers.
+        job: Keeps the records.
 
     Raises:
-        As :meth:`PreparedBackfill.counted`.
+        As :meth:`PreparedBackfill.with_counts`.
     """
     plans = prepared.with_counts()
     unknown = {plan.fragment_id for plan in prepared.plans if plan.pending is None}
     settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown.union(current)]
-    record_values(prepared, {plan.fragment_id: plan.recorded_rows.skip for plan in settled}, current)
-    return tuple(plan for plan in plans if plan.rows_to_do)
+    job.settled += _records_of_values(
+        prepared, {plan.fragment_id: plan.recorded_rows.skip for plan in settled}, current
+    )
+    work = tuple(plan for plan in plans if plan.rows_to_do)
+    if not work:
+        job.save_settled(prepared.spec.snapshot)
+    return work
 
 
-def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet], current: Collection[int] = ()) -> None:
-    """Records fragments whose live rows all have a value of any writer, except computed NULLs.
+def _records_of_values(
+    prepared: PreparedBackfill, nulls: Mapping[int, RowSet], current: Collection[int] = ()
+) -> list[FragmentRecord]:
+    """Returns records of fragments whose live rows all have a value, except computed NULLs.
 
-    The next backfill reads the record instead of the values. A failure of the store only logs.
+    The values may be of any writer. The next backfill reads the record instead of the values.
 
     Args:
         prepared: The first round of a job.
@@ -113,17 +145,13 @@ def record_values(prepared: PreparedBackfill, nulls: Mapping[int, RowSet], curre
     """
     spec = prepared.spec
     if spec.row_selector.selects_values or spec.round:
-        return
+        return []
     handles = [prepared.dataset.get_fragment(number) for number in nulls]
-    records = [
+    return [
         values_record(spec, handle.metadata, nulls[handle.fragment_id], are_current=handle.fragment_id in current)
         for handle in handles
         if handle is not None
     ]
-    try:
-        RecordStore(spec.snapshot).append(records)
-    except (OSError, LanceSparkError) as error:
-        _LOG.info("the values of %s fragments of %s are not recorded: %s", len(records), spec.snapshot.uri, error)
 
 
 class GroupCommits:
@@ -136,11 +164,14 @@ class GroupCommits:
         identities = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
         self._targets = tuple(identities[column] for column in prepared.columns)
         self._fragment_ids = frozenset(fragment.fragment_id for fragment in prepared.dataset.get_fragments())
+        self._head: lance.LanceDataset | None = None
+        self._is_last = False
 
     def commit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Commits the column files of finished fragments as a single version.
 
-        Skips files with a conflict: their values do not fit the latest version.
+        Skips files with a conflict: their values do not fit the latest version. After the last
+        commit of a round, the next commit or the end of the job deletes superfluous checkpoints.
 
         Raises:
             CommitImpossibleError: The column was dropped, is another column, or has another UDF.
@@ -163,6 +194,7 @@ class GroupCommits:
                     raise errors[0]
                 self._commit_and_note(group)
         finally:
+            self._head = None
             self._job.seconds += time.monotonic() - began
 
     def _begin_checks(self) -> list[Callable[[], object]]:
@@ -176,35 +208,53 @@ class GroupCommits:
             checks.append(begin_call(staging.uri, ledger.refuse_ended))
         return checks
 
-    def _begin_definition_check(self) -> Callable[[], None]:
+    def _begin_definition_check(self, landed: lance.LanceDataset | None = None) -> Callable[[], None]:
+        """Begins the check of the column's UDF, which keeps the opened version for the commit."""
         definition, snapshot = self._prepared.definition, self._spec.snapshot
-        return begin_call(snapshot.uri, lambda: definition.refuse_changed(snapshot, "while the job ran"))
+
+        def check() -> None:
+            self._head = definition.refuse_changed(snapshot, "while the job ran", landed=landed)
+
+        return begin_call(snapshot.uri, check)
 
     def _commit_and_note(self, group: Sequence[RangeOutcome]) -> None:
         self._job.groups += 1
+        self._job.history.opened, self._head = self._head, None
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
             # Concurrent writers kept committing first. The next round looks at their changes.
             self._job.states.conflicts(dict.fromkeys((outcome.fragment_id for outcome in group), str(error)))
             return
-        check = self._begin_definition_check()
+        # A change of the UDF after the version of the commit is a change after the commit.
+        check = self._begin_definition_check(outcome.landed)
         self._note(group, outcome)
         check()
 
-    def record_uncommitted(self, states: FragmentStates) -> None:
-        """Records the known rows of fragments without a commit in the round.
+    def commit_rest(self, outcomes: Sequence[RangeOutcome], states: FragmentStates) -> None:
+        """Commits the last group of a round, and records the fragments without a commit.
 
-        These rows are the rows of compacted fragments, from the records of the old fragments, and
-        the rows with a value in fragments without a selected row.
+        The records include the rows with a value in fragments without a selected row. If the store
+        fails, these records are only logged.
+
+        Raises:
+            As :meth:`commit`.
         """
+        self._job.settled += _records_of_values(self._prepared, states.unselected)
+        self._is_last = True
+        self.commit(outcomes)
+        self._record_inherited(states)
+        self._job.save_settled(self._spec.snapshot)
+
+    def _record_inherited(self, states: FragmentStates) -> None:
+        """Records the known rows of compacted fragments, from the records of the old fragments."""
         inherited = []
         for outcome in states.inherited:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
             if len(files) == 1:
                 inherited.append((outcome, files[0].partition(":")[0]))
-        self._record(inherited, self._spec.snapshot.version or 0)
-        record_values(self._prepared, states.unselected)
+        if inherited:
+            self._record(inherited, self._spec.snapshot.version or 0)
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
@@ -260,9 +310,11 @@ class GroupCommits:
             job.states.committed(number, files_by_fragment[number])
         absent = {*outcome.conflicts, *outcome.result.fragments_gone}
         present = [member for member in group if member.fragment_id not in absent]
-        droppable = begin_call(self._spec.snapshot.uri, job.upkeep.droppable_entries)
+        droppable = None if self._is_last else begin_call(self._spec.snapshot.uri, job.upkeep.droppable_entries)
         self._record([(member, files_by_fragment[member.fragment_id]) for member in present], version)
-        job.upkeep.after_commit(present, droppable)
+        job.upkeep.note_commit(present)
+        if droppable is not None:
+            job.upkeep.after_commit(droppable)
 
     def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:
         spec = self._spec
@@ -285,7 +337,7 @@ class GroupCommits:
             for outcome, file in outcomes
             for job_id, computed in self._rows_by_job(outcome).items()
         ]
-        RecordStore(spec.snapshot).append(records)
+        self._job.append_records(spec.snapshot, records)
 
     def _rows_by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
         """Returns the rows of the job, and under the empty text the rows of all earlier jobs.

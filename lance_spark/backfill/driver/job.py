@@ -38,7 +38,7 @@ from lance_spark.errors import (
     LanceSparkError,
     counted,
 )
-from lance_spark.jobs.history import HEARTBEAT_S
+from lance_spark.jobs.history import HEARTBEAT_S, JobHistory
 from lance_spark.jobs.progress import Progress
 from lance_spark.jobs.results import BackfillJobResult, Status, UdfResult
 from lance_spark.lance_compat import plain
@@ -66,7 +66,9 @@ class BackfillJob:
         table_name: str,
         progress: Progress,
         environments: JobEnvironments,
+        outer: JobHistory | None = None,
     ) -> None:
+        """Takes a prepared backfill. `outer` is the history of a job that this job is part of."""
         udf = prepared.definition.loaded
         if udf is not None:
             environment, artifacts = environments.of(udf), environments.artifacts_of(udf)
@@ -88,7 +90,7 @@ class BackfillJob:
         )
         self._in_flight = InFlightRows(spec)
         is_saved = request.enable_job_tracker_saves
-        self._record = RecordWriter(spec, prepared.definition.job_type, self.snapshot, is_saved=is_saved)
+        self._record = RecordWriter(spec, prepared.definition.job_type, self.snapshot, is_saved=is_saved, outer=outer)
         self._fragments: tuple[int, ...] = ()
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
@@ -145,7 +147,7 @@ class BackfillJob:
         spec = self._prepared.spec
         with_nulls = spec.where is not None
         self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
-        work = work_of(self._prepared, self._stale.current)
+        work = work_of(self._prepared, self._stale.current, self._commits)
         if not work:
             result = self._result("DONE")
             if self._prepared.resumed_jobs - {spec.job_id}:
@@ -245,7 +247,8 @@ class BackfillJob:
 
     def _run_round(self, prepared: PreparedBackfill) -> None:
         """Runs the tasks of a round, and commits the finished fragments."""
-        spec, request = with_lineages(prepared.spec), prepared.request
+        spec, request = with_lineages(prepared.spec, prepared.bases), prepared.request
+        prepared.bases.clear()
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = prepared.tasks(self._spark)
         work = {fragment_work.fragment_id: fragment_work for task in tasks for fragment_work in task.work}
@@ -275,8 +278,7 @@ class BackfillJob:
             self._is_early = scheduler.is_unfinished or request.is_sample
             self._check_skips(final=not self._is_early)
             self._record.await_start()
-            group_commits.commit(computed)
-            group_commits.record_uncommitted(self._states)
+            group_commits.commit_rest(computed, self._states)
         except BaseException:
             scheduler.stop()
             raise

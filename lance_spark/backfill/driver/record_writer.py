@@ -26,13 +26,19 @@ class RecordWriter:
     """Writes the start, the heartbeats and the end of a job into the history of its table."""
 
     def __init__(
-        self, spec: BackfillSpec, job_type: str, progress: Callable[[], BackfillJobResult], *, is_saved: bool
+        self,
+        spec: BackfillSpec,
+        job_type: str,
+        progress: Callable[[], BackfillJobResult],
+        *,
+        is_saved: bool,
+        outer: JobHistory | None = None,
     ) -> None:
         self._spec = spec
         self._progress = progress
         self._job_type = job_type
         self._is_saved = is_saved
-        self._history = JobHistory(spec.snapshot)
+        self._history = JobHistory(spec.snapshot, outer=outer)
         self._saving: Future[None] | None = None
         self._beats = contextlib.ExitStack()
 
@@ -46,14 +52,18 @@ class RecordWriter:
 
         def save() -> None:
             self.save(running)
-            remove_expired(snapshot.open())
+            if not self._history.is_inner:
+                remove_expired(snapshot.open())
 
         if self._spec.where is not None or is_local(snapshot.uri):
             save()
         else:
             self._saving = in_thread(save)
         if self._is_saved:
-            self._beats.enter_context(self._history.beating(self._spec.staging.job_id, self._progress))
+            self._beats.enter_context(self._beating())
+
+    def _beating(self) -> contextlib.AbstractContextManager[None]:
+        return self._history.beating(self._spec.staging.job_id, self._progress, has_other_files=True)
 
     def await_start(self) -> None:
         """Waits until the history has the start of the job. A job calls this before each commit.

@@ -19,7 +19,7 @@ from lance_spark.backfill.planning.fragment_plan import measure_input_row, plan_
 from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, few_versions, targets_of
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
-from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.reuse.round_context import Bases, store_of
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
@@ -216,8 +216,11 @@ class FollowUps:
         records = RecordStore(latest).load(spec.column)
         spec = replace(spec, records=records)
         entries = store_of(spec).find_all(spec.key)
-        plans = plan_fragments(spec, dataset, records, entries, row_bytes=measure_input_row(spec), only=only)
-        return replace(self._first, spec=spec, dataset=dataset, entries=entries, plans=plans).for_tasks()
+        bases: Bases = {}
+        plans = plan_fragments(
+            spec, dataset, records, entries, row_bytes=measure_input_row(spec), only=only, bases=bases
+        )
+        return replace(self._first, spec=spec, dataset=dataset, entries=entries, plans=plans, bases=bases).for_tasks()
 
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:
         """Returns the input columns among those of a later version.

@@ -68,7 +68,8 @@ class InFlightRows:
     def __init__(self, spec: BackfillSpec) -> None:
         self._spec = spec
         self._by_source: dict[str, int] = {}
-        self._next_look = time.monotonic() + _LOOK_S
+        # No task writes a checkpoint earlier.
+        self._next_look = time.monotonic() + max(_LOOK_S, spec.flush_s)
 
     def look(self) -> None:
         """Lists the checkpoints, at most every few seconds."""

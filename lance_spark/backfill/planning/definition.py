@@ -125,21 +125,27 @@ class Definition:
     def release(self) -> None:
         """Deletes what the preparation of the job wrote for the job alone."""
 
-    def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:
+    def refuse_changed(
+        self, snapshot: DatasetRef, when: str, *, landed: lance.LanceDataset | None = None
+    ) -> lance.LanceDataset | None:
         """Raises if the column has another UDF than at the start of the job.
+
+        Looks at the version that a commit of the job has `landed`, or opens the latest version.
+        Returns this version; None for a column without a stored UDF.
 
         Raises:
             CommitImpossibleError: The values of the job would be outdated.
         """
         before, column = self.stored, self.outputs[0][1]
         if before is None:
-            return
+            return None
+        head = snapshot.open_latest() if landed is None else landed
         try:
-            latest = binding_of(snapshot.open_latest(), column)
+            latest = binding_of(head, column)
         except ColumnNotFoundError:
-            return  # the commit raises the error
+            return head  # the commit raises the error
         if latest is None or (latest.payload, latest.redefined) == (before.payload, before.redefined):
-            return
+            return head
         old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, latest))
         change = f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
         raise CommitImpossibleError(

@@ -19,7 +19,7 @@ import numpy as np
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.prior_round_rows import first_round_rows
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of, valued_rows
+from lance_spark.backfill.reuse.round_context import Bases, RoundContext, done_rows, source_of, valued_rows
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task, TaskLimits
@@ -90,6 +90,7 @@ def plan_fragments(
     row_bytes: float,
     window: slice = slice(None),
     only: Collection[int] | None = None,
+    bases: Bases | None = None,
 ) -> tuple[FragmentPlan, ...]:
     """Plans the fragments of a window, or only some fragments, without reading rows.
 
@@ -101,10 +102,11 @@ def plan_fragments(
         row_bytes: Bytes of the inputs of a row.
         window: Positions of fragments in ascending order of their ids.
         only: Ids of fragments.
+        bases: Open older versions, for other uses of the round.
     """
     plans = []
     recorded = records.fragment_ids
-    finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
+    finder = ValueFinder(RoundContext(spec, bases), SnapshotRows(dataset)) if spec.bases else None
     followed = 0
     # The loop drops each handle after use, because pylance's object of a fragment takes kilobytes
     # after its first use.

@@ -6,7 +6,7 @@ import functools
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
 from lance_spark.backfill.reuse.equal_inputs import check_equal_inputs
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of, store_of, valued_rows
+from lance_spark.backfill.reuse.round_context import Bases, RoundContext, done_rows, source_of, store_of, valued_rows
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
@@ -65,7 +65,12 @@ SAMPLE_TASKS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedBackfill:
-    """A backfill of a version, ready to run. `entries` are its checkpoints, by source."""
+    """A backfill of a version, ready to run.
+
+    Attributes:
+        entries: The checkpoints of the backfill, by source.
+        bases: The older versions that the preparation has opened. The job closes these versions.
+    """
 
     request: BackfillRequest
     definition: Definition
@@ -74,6 +79,7 @@ class PreparedBackfill:
     entries: Mapping[str, Sequence[CheckpointEntry]]
     plans: tuple[FragmentPlan, ...]
     resumed_jobs: frozenset[str]
+    bases: Bases = field(default_factory=dict)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -122,7 +128,7 @@ class PreparedBackfill:
 
     def _selected(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
         """Counts the selected rows of fragments, by the history of their values."""
-        history = ValueHistory(RoundContext(self.spec), SnapshotRows(self.dataset))
+        history = ValueHistory(RoundContext(self.spec, self.bases), SnapshotRows(self.dataset))
         return {number: len(self.spec.row_selector.select(plan.rows(history))) for number, plan in plans.items()}
 
     def for_tasks(self) -> PreparedBackfill:
@@ -158,11 +164,21 @@ Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest]
 
 
 def prepare(
-    ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None, define: Define = definition_of
+    ref: DatasetRef,
+    request: BackfillRequest,
+    *,
+    checkpoints: str | None,
+    define: Define = definition_of,
+    head: lance.LanceDataset | None = None,
 ) -> PreparedBackfill:
     """Validates a request against the table, and prepares a job.
 
-    `checkpoints` is the location of checkpoints. None is next to the table.
+    Args:
+        ref: The table.
+        request: The request.
+        checkpoints: The location of checkpoints. None is next to the table.
+        define: Returns the definition of the requested columns.
+        head: The latest version, if the caller has just opened the table.
 
     Raises:
         ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
@@ -171,7 +187,7 @@ def prepare(
         FilterError: `where` is not valid.
         VersionNotFoundError: The version does not exist.
     """
-    snapshot = ref.pin(request.read_version)
+    snapshot = ref.pin(request.read_version) if head is None else ref.pin_open(head)
     dataset = snapshot.open()
     if dataset.data_storage_version in ("0.1", "legacy"):
         raise UnsupportedOperationError(
@@ -195,14 +211,16 @@ def prepare(
     bases = _bases(ref, spec, dataset, records, entries, stale=request.stale)
     spec = replace(spec, records=records, bases=bases)
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
+    open_bases: Bases = {}
     return PreparedBackfill(
         request=request,
         definition=definition,
         spec=spec,
         dataset=dataset,
         entries=entries,
-        plans=plan_fragments(spec, dataset, records, entries, row_bytes=row_bytes(), window=window),
+        plans=plan_fragments(spec, dataset, records, entries, row_bytes=row_bytes(), window=window, bases=open_bases),
         resumed_jobs=resumed_jobs,
+        bases=open_bases,
     )
 
 

@@ -61,7 +61,7 @@ def count_stale(
     if not _are_comparable(suspects, is_quick=is_quick):
         most = sum(max(0, plan.live_rows - len(plan.recorded_rows.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
-    context = RoundContext(spec)
+    context = RoundContext(spec, prepared.bases)
     history = ValueHistory(context, SnapshotRows(prepared.dataset))
     stale = {
         plan.fragment_id: _stale_rows(context, history, plan, with_nulls=with_nulls, but_selected=but_selected)

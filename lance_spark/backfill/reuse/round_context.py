@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
@@ -134,6 +134,9 @@ class Ancestry:
         self.end = "UDF bound" if 0 < at <= self._bound_at else "first version"
 
 
+Bases: TypeAlias = "dict[int, lance.LanceDataset | None]"
+"""Open older versions of a table; None for a version that a cleanup deleted."""
+
 _KEPT = 4
 """Maximum number of contexts in a process: tasks of several jobs may take turns."""
 
@@ -141,12 +144,13 @@ _KEPT = 4
 class RoundContext:
     """Records, history and older versions for a round. Belongs to one thread."""
 
-    def __init__(self, spec: BackfillSpec) -> None:
+    def __init__(self, spec: BackfillSpec, bases: Bases | None = None) -> None:
+        """Takes a round, and the older versions that other contexts of the round have opened."""
         self.spec = spec
         self.store = store_of(spec)
         self._records = spec.records
         self._lineages: dict[int, Lineage] = {}
-        self._bases: dict[int, lance.LanceDataset | None] = {}
+        self._bases: Bases = {} if bases is None else bases
         self._references: dict[str, list[CheckpointEntry]] = {}
         self._past: tuple[int, SnapshotRows | None] = (-1, None)
 
@@ -234,9 +238,9 @@ def context_of(spec: BackfillSpec) -> RoundContext:
     return context
 
 
-def with_lineages(spec: BackfillSpec) -> BackfillSpec:
+def with_lineages(spec: BackfillSpec, bases: Bases | None = None) -> BackfillSpec:
     """Returns the description of tasks with row lineage, so that tasks read no history."""
-    context, lineages = RoundContext(spec), dict[int, LineageFacts]()
+    context, lineages = RoundContext(spec, bases), dict[int, LineageFacts]()
     for version in spec.bases:
         with contextlib.suppress(OSError, ValueError, LanceSparkError):  # tasks report the error
             facts = context.lineage(version).facts.for_tasks

@@ -10,11 +10,14 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
 from lance_spark.jobs.history import every
+from lance_spark.locations import is_local
 from lance_spark.staging.attempt import Attempt
+from lance_spark.storage.parallel_calls import in_thread
 from udf_runtime.checkpoint import ColumnFileReference
 
 _LOG = logging.getLogger(__name__)
@@ -30,6 +33,7 @@ class TaskFiles:
         self._spec = spec
         self._lock = threading.Lock()
         self._attempt: Attempt | None = None
+        self._begun: list[Future[Attempt]] = []
         self._references: dict[str, ColumnFileReference] = {}
 
     @contextlib.contextmanager
@@ -39,7 +43,16 @@ class TaskFiles:
             with every(min(self._spec.flush_s, _INTERVAL_S) or _INTERVAL_S, self._try_to_save):
                 yield
         finally:
+            wait(self._begun)  # no marker is written after the task
             self._try_to_save()
+
+    def begin(self) -> None:
+        """Begins the attempt while the task opens its version and reads its first rows.
+
+        The call of the first file raises the error of an attempt.
+        """
+        if not is_local(self._spec.staging.uri):
+            self._begun.append(in_thread(self.attempt))
 
     def attempt(self) -> Attempt:
         """Returns the attempt for the next file.

@@ -29,13 +29,20 @@ class MakeRange(Protocol):
 
 
 def run_ranges(
-    spec: BackfillSpec, task: Task, make: MakeRange, finish: FinishOutcome, stream: RowStream | None = None
+    spec: BackfillSpec,
+    task: Task,
+    make: MakeRange,
+    finish: FinishOutcome,
+    stream: RowStream | None = None,
+    *,
+    makes_files: bool = False,
 ) -> Iterator[RangeOutcome]:
     """Computes a task's ranges, and yields their outcomes. A failed range fails alone.
 
     Each outcome goes to `finish` as soon as the range is written, also during the calls for another
     range. The rows of the ranges form a `stream`, unless a join has their values. After the end of
-    the stream, the outcomes of ranges without a value have no row.
+    the stream, the outcomes of ranges without a value have no row. `makes_files` tells whether
+    whole fragments get column files.
     """
     context_of(spec).begin_task()
     lanes, files = task_lanes(spec.staging), TaskFiles(spec)
@@ -50,6 +57,9 @@ def run_ranges(
     ranges = _TaskRanges(spec, task, make_range, stream, save_and_finish)
     if stream is not None:
         stream.select_more = ranges.select_more
+    first = task.work[0]
+    if makes_files and first.is_whole and not first.search and spec.where is None:
+        files.begin()
     with files.saving():
         try:
             yield from ranges.run()

@@ -196,7 +196,9 @@ class CallUdf:
                 note(outcome)
                 return outcome
 
-            yield from run_ranges(spec, task, functools.partial(self.range_run, stream=stream), finish, stream)
+            make = functools.partial(self.range_run, stream=stream)
+            makes_files = self.range_run is _UdfRange
+            yield from run_ranges(spec, task, make, finish, stream, makes_files=makes_files)
 
     def _find_processes(self, udf: UDF, spec: BackfillSpec) -> ProcessSpec | None:
         """Returns the processes of the UDF; None if the UDF runs in this process.

@@ -126,6 +126,14 @@ def commit_compacted(
             the commit, or earlier commits were cleaned up at the same moment.
         CommitError: The commit failed for a reason other than concurrent commits.
     """
+    names = [name for part in parts for name in part.files]
+
+    def begin_look() -> Callable[[], frozenset[str]]:
+        """Begins to look for absent files."""
+        return begin_call(ref.uri, lambda: frozenset(missing(names)))
+
+    # The first look overlaps the opening of the latest version.
+    looks = [begin_look()]
     # The outcome of the last attempt without an answer or a check. No other job has its files.
     unanswered: list[CompactionOutcome] = []
 
@@ -140,7 +148,8 @@ def commit_compacted(
     def one_round(head: lance.LanceDataset | None, _retries: int) -> CompactionOutcome | Lost | Unknown:
         if head is None:
             raise TableNotFoundError(ref.uri)
-        fits, lost = _sorted(head, basis, parts, missing)
+        find_absent = looks.pop() if looks else begin_look()
+        fits, lost = _sorted(head, basis, parts, find_absent)
         if not fits:
             return CompactionOutcome(version=None, committed=(), lost=tuple(lost))
         looked_at = head.version
@@ -192,11 +201,12 @@ def _sorted(
     head: lance.LanceDataset,
     basis: Basis,
     parts: Sequence[Compacted],
-    missing: Callable[[Sequence[str]], Collection[str]],
+    find_absent: Callable[[], frozenset[str]],
 ) -> tuple[list[Compacted], list[tuple[Compacted, str]]]:
-    """Returns the parts fitting a version, and the remaining parts with the reason."""
-    names = [name for part in parts for name in part.files]
-    find_absent = begin_call(head.uri, lambda: frozenset(missing(names)))
+    """Returns the parts fitting a version, and the remaining parts with the reason.
+
+    `find_absent` waits for the names of absent files.
+    """
     current, fragments = Basis.of(head), Fragments(head)
     absent_files = find_absent()
     built = [segment for number, segment in current.segments.items() if number not in basis.segments]

@@ -149,6 +149,17 @@ def test_appended_values_are_up_to_date_after_a_cleanup_until_their_inputs_chang
     check_stale(lab, table, CHANGED)
 
 
+def test_values_of_others_are_recorded_in_the_append_of_the_job(lab: InlineLab):
+    table = make(lab)
+    rewrite(lab.uri, v={i: -1 - i for i in range(10)})
+    run(table)
+    records = lance.dataset(f"{lab.uri}/_lance_spark/records.lance")
+    assert records.version == 2  # after its creation
+    assert set(records.to_table()["fragment_id"].to_pylist()) == {0, 1, 2, 3}
+    run(table)
+    assert lance.dataset(records.uri).version == 2
+
+
 def test_a_version_of_a_load_is_told_from_the_version_of_a_udf():
     assert re.fullmatch(LOAD_VERSION, "0123456789abcdef0123456789abcdef-carry")
     assert not re.fullmatch(LOAD_VERSION, "1-null")

@@ -54,6 +54,7 @@ final class LanceWrites {
     Json spec =
         new Json()
             .with("path", path)
+            .with("pin", evolved == null ? pin(command.table()) : null)
             .with("exclusive", ordered != null)
             .with("input_columns", backfill ? reads.inputColumns(target) : null)
             .with("snapshots", new ArrayList<>(reads.snapshots));
@@ -74,6 +75,13 @@ final class LanceWrites {
     Write whole = new LanceWrite(planned, source, query.schema());
     if (evolved != null) whole = evolved.with(whole);
     return SparkRelease.copy(plan, Map.of("write", Option.apply(whole), "query", input));
+  }
+
+  /** Returns the version that the catalog has loaded for the statement, or null. */
+  private static String pin(NamedRelation target) {
+    boolean isLoaded =
+        target instanceof DataSourceV2Relation relation && relation.table() instanceof LanceTable;
+    return isLoaded ? ((LanceTable) ((DataSourceV2Relation) target).table()).pin() : null;
   }
 
   private static Map<String, String> storedOptions(NamedRelation target) {
