@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -348,8 +348,8 @@ def _bases(
             shrunk_ids.add(fragment.id)
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
-    moved_records = _moved_records(_own_records(records, spec), sources)
-    if dataset.has_stable_row_ids:
+    moved_records = records.moved(spec.key.digest, sources)
+    if dataset.has_stable_row_ids and shrunk_ids:
         moved_records += _records_of_lost_nulls(spec, dataset, records, shrunk_ids)
     bases = _computed_at(ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values())))
     if unknown and len(records):
@@ -368,11 +368,6 @@ def _bases(
 def _own_records(records: Records, spec: BackfillSpec) -> Iterator[FragmentRecord]:
     """Yields the records of values of this UDF."""
     return (record for record in records if record.key == spec.key.digest)
-
-
-def _moved_records(records: Iterable[FragmentRecord], sources: Mapping[int, str]) -> list[FragmentRecord]:
-    """Returns the records of fragments with other inputs now, given by fragment."""
-    return [record for record in records if sources.get(record.fragment_id) != record.source]
 
 
 def _records_of_lost_nulls(

@@ -139,6 +139,16 @@ class Records:
         """Yields all records, by fragment, the newest of each first."""
         return _usable(self._rows, (0, len(self)))
 
+    def moved(self, key: str, sources: Mapping[int, str]) -> list[FragmentRecord]:
+        """Returns the records of a key whose fragments have other inputs now, or are gone.
+
+        `sources` are the present digests of the inputs, by fragment.
+        """
+        rows = self._rows.filter(pc.field("key") == key)
+        inputs = zip(rows["fragment_id"].to_numpy().tolist(), rows["source"].to_pylist(), strict=True)
+        rows = rows.filter(pa.array([sources.get(number) != source for number, source in inputs], pa.bool_()))
+        return list(_usable(rows, (0, len(rows))))
+
     def of(self, fragment_id: int) -> list[FragmentRecord]:
         """Returns the records of a fragment, the newest commit first."""
         latest = self._latest
