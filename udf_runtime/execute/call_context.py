@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,6 @@ from udf_runtime.execute.conversion.outputs import Output
 from udf_runtime.execute.limits import CallGate
 from udf_runtime.execute.memory import RowLimit
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, raised_for
-from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies import ErrorPolicy
 
 
@@ -46,24 +44,6 @@ class StageTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCalls:
-    """The state of a UDF's calls that several runners of a process share.
-
-    Attributes:
-        slots: Slots for the concurrent calls of an async UDF.
-        health: The state of the service that the UDF calls.
-    """
-
-    slots: asyncio.Semaphore
-    health: ServiceHealth
-
-    @staticmethod
-    def of(udf: UDF, clock: Callable[[], float] = time.perf_counter) -> SharedCalls:
-        """Returns the state before the first call."""
-        return SharedCalls(slots=asyncio.Semaphore(udf.calls_in_flight), health=ServiceHealth(udf.name, clock))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:
     """A UDF and its injected dependencies.
 
@@ -72,22 +52,22 @@ class CallContext:
         sleep: Waits a number of seconds between two attempts.
         clock: Returns seconds, for measurements.
         rng: Random numbers for waiting times.
-        call_slots: Slots for the concurrent calls of an async UDF.
         chunks: Folder of a chunker's chunks.
         row_limit: Maximum rows of a call, shared by the calls of a job in this process.
         gate: The place where calls wait before they begin; None: calls never wait.
         load_time: Time of starting processes, and of loading the UDF.
+        call_slots: Slots for the concurrent calls of an async UDF; None: this context has its own.
     """
 
     udf: UDF
     sleep: Callable[[float], object]
     clock: Callable[[], float]
     rng: random.Random
-    call_slots: asyncio.Semaphore
     chunks: ChunkFolder | None = None
     row_limit: RowLimit = field(default_factory=RowLimit)
     gate: CallGate | None = None
     load_time: StageTime = field(default_factory=StageTime)
+    call_slots: asyncio.Semaphore | None = None
 
     @property
     def policy(self) -> ErrorPolicy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections import deque
@@ -14,10 +15,10 @@ import pyarrow as pa
 
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
-from udf_runtime.errors import UdfDefinitionError, UdfRuntimeError
+from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.batches.batching import CallBatches
 from udf_runtime.execute.batches.distinct import DistinctCalls, FindValues
-from udf_runtime.execute.call_context import CallContext, SharedCalls
+from udf_runtime.execute.call_context import CallContext
 from udf_runtime.execute.calls.asynchronous import AsyncBatchCalls, AsyncCalls, AsyncScalarCalls
 from udf_runtime.execute.calls.chunks import ChunkerCalls
 from udf_runtime.execute.calls.scalar import ScalarCalls
@@ -58,7 +59,7 @@ class UdfRunner:
         job: str | None = None,
         find_values: FindValues | None = None,
         limiter: Limiter | None = None,
-        shared: SharedCalls | None = None,
+        call_slots: asyncio.Semaphore | None = None,
     ) -> None:
         """Prepares a run; loads no UDF, and starts no thread and no process.
 
@@ -80,8 +81,8 @@ class UdfRunner:
                 the number holds for this runner.
             find_values: Finds known values of equal inputs, for a UDF with `deduplicate="table"`.
             limiter: Grants calls of a UDF with a rate limit; None: the limit holds for this runner.
-            shared: State of the calls that other runners of the UDF in this process share; None:
-                this runner has its own.
+            call_slots: Slots of the concurrent calls of an async UDF, shared by the runners of this
+                process; None: `max_in_flight` holds for this runner.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -90,25 +91,20 @@ class UdfRunner:
             raise UdfDefinitionError(
                 f"The argument threads={threads} of UdfRunner is not possible. Give a number of threads from 1."
             )
-        shared = SharedCalls.of(udf, clock) if shared is None else shared
         self._context = CallContext(
             udf=udf,
             sleep=sleep,
             clock=clock,
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
-            call_slots=shared.slots,
             chunks=chunks,
             row_limit=RowLimit() if job is None else row_limit_of(job),
-            gate=_make_gate(udf, shared.health, sleep, clock, limiter),
+            gate=_make_gate(udf, sleep, clock, limiter),
+            call_slots=call_slots,
         )
         self._distinct = DistinctCalls(udf, find=find_values) if udf.deduplicate else None
         self._threads = threads
         self._isolate = isolate or processes is not None
         self._is_shared = not isolate
-        if udf.is_async and self._isolate and self._is_shared:
-            # The calls of a second batch fill the free slots while the last calls of a batch run.
-            self._threads = max(threads, AsyncScalarCalls.batches_at_once)
-        self._finished_results: list[BatchResult | None] = []
         self._processes = ProcessSpec() if processes is None else processes
         self._batches = CallBatches(self._context)
         self._calls: _BatchCalls | StreamCalls | None = None
@@ -145,8 +141,7 @@ class UdfRunner:
         The first batch is read at the request for the first result, and at most `threads` + 1
         batches are in progress: for async UDFs of single rows at least 3, for other async UDFs the
         batches of `max_in_flight` + 1 calls. After an error no further batch is read; batches in
-        other threads are awaited and dropped. Calls of an async UDF are cancelled in this process,
-        and awaited in a shared process: :meth:`take_finished` returns their results. No further
+        other threads are awaited and dropped. Calls of an async UDF are cancelled, and no further
         call of a service begins. An error of the iterable follows the results of the batches
         before.
 
@@ -175,18 +170,6 @@ class UdfRunner:
         calls, self._calls = self._calls, None
         if isinstance(calls, (ScalarCalls, IsolatedCalls)):
             calls.close()
-
-    def take_finished(self) -> list[BatchResult | None]:
-        """Returns the results of batches in progress at an error of `run`, or at its early end.
-
-        The first entry belongs to the first batch without a result from `run`. None is a batch that
-        failed or never began. A second call returns no results.
-        """
-        finished_results, self._finished_results = self._finished_results, []
-        if self._distinct is None:
-            return finished_results
-        self._distinct.keep(finished_results)  # for the same inputs in a later run
-        return []
 
     def take_load_s(self) -> float:
         """Returns the seconds for processes and loads of the UDF since the last call."""
@@ -234,23 +217,17 @@ class UdfRunner:
         self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch], at_once: int
     ) -> Iterator[BatchResult]:
         pending: deque[Future[BatchResult]] = deque()
-        finished, self._finished_results = False, []
+        finished = False
         stoppable = [part for part in (calls, self._context.gate) if isinstance(part, _STOPPABLE)]
         executor = ThreadPoolExecutor(at_once, thread_name_prefix=f"udf-{self._context.udf.name}")
         try:
             for future in self._submit_each(calls, batches, executor):
                 pending.append(future)
                 if len(pending) > at_once:
-                    yield _take_first(pending)
+                    yield pending.popleft().result()
             while pending:
-                yield _take_first(pending)
+                yield pending.popleft().result()
             finished = True
-        except (UdfRuntimeError, GeneratorExit):
-            if isinstance(calls, IsolatedCalls) and calls.ends_batches:
-                # A stop would kill the process, and repeat the calls of the other batches.
-                self._finished_results = _finish_begun(pending)
-                finished = True
-            raise
         finally:
             for future in pending:
                 future.cancel()
@@ -273,28 +250,11 @@ class UdfRunner:
             yield unread
 
 
-def _take_first(pending: deque[Future[BatchResult]]) -> BatchResult:
-    """Returns the result of the first batch, and removes the batch unless it failed."""
-    result = pending[0].result()
-    pending.popleft()
-    return result
-
-
-def _finish_begun(pending: Iterable[Future[BatchResult]]) -> list[BatchResult | None]:
-    """Returns the result of each begun batch, after its end; None for the other batches."""
-    begun = [None if future.cancel() else future for future in pending]
-    return [None if future is None or future.exception() is not None else future.result() for future in begun]
-
-
 def _make_gate(
-    udf: UDF,
-    health: ServiceHealth,
-    sleep: Callable[[float], object],
-    clock: Callable[[], float],
-    limiter: Limiter | None,
+    udf: UDF, sleep: Callable[[float], object], clock: Callable[[], float], limiter: Limiter | None
 ) -> CallGate | None:
     """Returns the place where the calls of a UDF wait; None for UDFs without a service."""
-    limit = udf.rate_limit
+    limit, health = udf.rate_limit, ServiceHealth(udf.name, clock)
     if limit is not None:
         limiter = ProcessLimiter(limit, clock) if limiter is None else limiter
         return CallGate(health, sleep=sleep, clock=clock, limiter=limiter, tokens=limit.tokens)

@@ -90,8 +90,8 @@ class Allowance:
         self._calls, self._cost = 0, 0.0
         self._settled_calls, self._settled_cost = 0, 0.0
         self._settling = threading.Lock()
-        self._timed_since: float | None = None
-        self._timed_rows, self._timed_s = 0, 0.0
+        self._batches = self._timed_rows = 0
+        self._timed_since = 0.0
 
     def enter(self, work: FragmentWork, *, todo: int, recovered: int) -> None:
         """Begins a range with `todo` rows to compute, and rows `recovered` from a dead attempt."""
@@ -118,17 +118,6 @@ class Allowance:
                 taken.append(addresses[:rows])
             yield batch.slice(0, rows)
 
-    def note_result(self, rows: int) -> None:
-        """Notes the result of a batch. The time before the first result does not count.
-
-        A model may be loaded then, and several batches may be in progress.
-        """
-        ended_at = self._clock()
-        if self._timed_since is None:
-            self._timed_since = ended_at
-        else:
-            self._timed_rows, self._timed_s = self._timed_rows + rows, ended_at - self._timed_since
-
     def settle(self) -> dict[str, Any]:
         """Returns the calls and the cost since the last outcome, as fields of an outcome.
 
@@ -142,6 +131,9 @@ class Allowance:
 
     def _must_end(self) -> bool:
         limits = self._limits
+        self._batches += 1
+        if self._batches == 2:
+            self._timed_since = self._clock()
         self.is_over = (
             self.is_over
             or (limits.calls is not None and self._calls >= limits.calls)
@@ -153,8 +145,9 @@ class Allowance:
         return self.is_over
 
     def _takes_long(self) -> bool:
-        """Tells whether the other rows take long, by the time between the first and last result."""
-        return self._timed_s >= SPLIT_AFTER_S and self._timed_s / self._timed_rows * self._rest >= SPLIT_REST_S
+        """Tells whether the other rows take long, by the speed since the second batch."""
+        passed = self._clock() - self._timed_since if self._timed_rows else 0.0
+        return passed >= SPLIT_AFTER_S and passed / self._timed_rows * self._rest >= SPLIT_REST_S
 
     def _spend(self, batch: pa.RecordBatch) -> int:
         """Meters the rows of a batch within the limits, and returns their number."""
@@ -170,4 +163,6 @@ class Allowance:
             self._cost += float(total[rows - 1]) if rows else 0.0
         self._calls += rows
         self._rest -= rows
+        if self._batches > 1:
+            self._timed_rows += rows
         return rows

@@ -239,7 +239,6 @@ class RowStream:
     def _restart(self) -> None:
         """Begins again with the rows without a result, after the end of the calls."""
         self.close()
-        self._add_finished()
         self._unread.clear()
         self._parts.clear()
         self._taken.clear()
@@ -248,13 +247,6 @@ class RowStream:
         for streamed in self._ranges.values():
             if streamed.error is None and (not streamed.is_read or streamed.pending_rows):
                 self._request(streamed)
-
-    def _add_finished(self) -> None:
-        """Gives the ranges the results of batches that were in progress at the end of the calls."""
-        finished = self.calls.runner.take_finished()
-        for addresses, result in zip(self._taken, finished, strict=False):
-            if result is not None:
-                self._split(addresses, result)
 
     # In the reading thread.
 
@@ -440,18 +432,15 @@ class RowStream:
             return True
         seconds = time.perf_counter() - began - (self._input_s - input_s)
         current.computation.add_time(seconds, load_s=self.calls.runner.take_load_s(), limit_s=result.limit_s)
-        if self._split(self._taken.popleft(), result):
-            self._restart()
+        self._split(result)
         return True
 
-    def _split(self, addresses: Addresses, result: BatchResult) -> bool:
-        """Splits a batch's result into parts of its ranges, and tells whether a range failed."""
+    def _split(self, result: BatchResult) -> None:
+        """Gives the ranges of a batch their parts of its result."""
+        addresses = self._taken.popleft()
         self._sizer.record(len(addresses), result.seconds)
-        self.calls.allowance.note_result(len(addresses))
-        # A range may have ended before its last batch.
-        runs = [run for run in runs_of(fragments_of(addresses)) if run[0] in self._ranges]
-        if runs:
-            self._ranges[runs[0][0]].computation.add_calls(result)
+        runs = runs_of(fragments_of(addresses))
+        self._ranges[runs[0][0]].computation.add_calls(result)
         has_failed = False
         for fragment_id, first, end in runs:
             streamed = self._ranges[fragment_id]
@@ -462,12 +451,13 @@ class RowStream:
             try:
                 streamed.computation.add(self.calls.policy, (offsets, values), failures, streamed.own)
             except Exception as error:  # noqa: BLE001 - the consumer of the range raises the error
-                streamed.error = streamed.error or error
+                streamed.error = error
                 has_failed = True
             else:
                 streamed.chunks.append((offsets, values))
             self._service_error = self._service_error or streamed.computation.service_error
-        return has_failed
+        if has_failed:
+            self._restart()
 
     def _fail(self, current: StreamedRange, error: Exception) -> None:
         """Ends the range of an error, or repeats the batch of an error range by range.

@@ -128,33 +128,6 @@ def test_an_error_fails_its_own_fragment_and_repeats_one_batch(lab: InlineLab, i
     assert (error.fragment_id, error.error_message, error.outcome) == (4, "row 23", "failed")
 
 
-@pytest.mark.parametrize("deduplicate", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_an_error_repeats_no_async_call_of_another_fragment(lab: InlineLab, deduplicate: bool) -> None:
-    class Service:
-        def __init__(self, log: str) -> None:
-            self.log = log
-
-        async def setup(self) -> None: ...
-
-        async def __call__(self, id: int) -> int:
-            import asyncio
-
-            with open(self.log, "a") as file:
-                file.write(f"{id}\n")
-            await asyncio.sleep(0.1 if id == 3 else 0.3)
-            if id == 3:
-                raise ValueError("three")
-            return -id
-
-    factory: Any = udf(data_type=pa.int64(), version="1", deduplicate=deduplicate)(Service)
-    table = make(lab, factory(str(lab.log)), rows=60, rows_per_file=20)
-    with pytest.raises(BackfillIncompleteError, match=r"2 of 3 fragments done; fragment 0: .*three"):
-        table.backfill("v", task_size=1000, checkpoint_size=20)
-    calls = [row for (row,) in calls_of(lab) if row >= 20]
-    assert sorted(calls) == list(range(20, 60)), "one call for each row of the other fragments"
-    assert values(table, "v") == {row: (None if row < 20 else -row,) for row in range(60)}
-
-
 def test_a_single_row_of_a_call_is_the_row_of_its_error(lab: InlineLab) -> None:
     table = make(lab, sized(lab, bad=frozenset([23]), batch_size=1, checkpoint_size=20), rows=60, rows_per_file=5)
     with pytest.raises(BackfillIncompleteError, match=r"row address 17179869187"):

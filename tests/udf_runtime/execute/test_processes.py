@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pickle
@@ -14,7 +13,6 @@ import sys
 import textwrap
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -24,7 +22,6 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from tests.support.http_service import OK, Answer, HttpService, fetch_async
 from tests.support.waiting import eventually
 from tests.udf_runtime.execute.cases import INT, batches_of, failed_rows, make, run, values_of
 from udf_runtime.definition import UDF, Kind, udf
@@ -37,7 +34,7 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_VARIABLE
 from udf_runtime.execute.isolation.process_registry import ProcessRegistry
-from udf_runtime.policies import Retry, Skip, retry_http
+from udf_runtime.policies import Retry, Skip
 
 pytestmark = pytest.mark.sample(1, tests=2)
 
@@ -217,122 +214,6 @@ def test_batches_of_many_buffers_and_many_bytes_reach_a_process_and_come_back():
     assert result.values.equals(wide.slice(1, 3))
 
 
-def service_model(log: Path, **options: object) -> UDF:
-    """An async class that logs its calls: 1 fails after a while, 5 kills its process once, and 10 and more take long."""
-
-    class Service:
-        def __init__(self, log: str) -> None:
-            self.log = log
-
-        async def setup(self) -> None:
-            note(self.log, "setup")
-
-        async def __call__(self, x: int) -> int:
-            note(self.log, str(x))
-            await asyncio.sleep(0.5 if x >= 10 else 0.2 if x == 1 else 0.02)
-            if x == 1:
-                raise KeyError("one")
-            if x == 5 and events(Path(self.log)).count("5") == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return x
-
-    function: UDF = udf(data_type=INT, version="1", **options)(Service)(str(log))  # type: ignore[call-overload]
-    return UDF.loads(function.dumps())
-
-
-@pytest.mark.long
-def test_async_calls_of_the_next_batch_take_free_places_of_the_process():
-    @udf(max_in_flight=4, version="1")
-    class Service:
-        async def setup(self) -> None:
-            self.is_next, self.running, self.most = asyncio.Event(), 0, 0
-
-        async def __call__(self, x: int) -> int:
-            self.running += 1
-            self.most = max(self.most, self.running)
-            if x >= 4:
-                self.is_next.set()
-            await (asyncio.wait_for(self.is_next.wait(), 10) if x == 0 else asyncio.sleep(0.05))
-            self.running -= 1
-            return self.most
-
-    function: Any = Service
-    with UdfRunner(function(), processes=SHARED) as runner:
-        results = list(runner.run(batches_of(range(4), range(4, 8))))
-
-    assert [len(result.values) for result in results] == [4, 4]
-    assert max(value for values in values_of(results) for value in values) == 4, "for all batches of the process"
-
-
-@pytest.mark.parametrize("is_closed", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_an_async_batch_beside_an_error_ends_and_keeps_its_process(tmp_path: Path, is_closed: bool):
-    log = tmp_path / "log"
-    with UdfRunner(service_model(log), processes=SHARED) as runner:
-        if is_closed:
-            results = runner.run(batches_of([0], [10, 11], [12]))
-            assert next(results).values.to_pylist() == [0]
-            results.close()
-        else:
-            with pytest.raises(UdfFailedError, match="KeyError: 'one'"):
-                list(runner.run(batches_of([1], [10, 11])))
-        finished = [None if result is None else result.values.to_pylist() for result in runner.take_finished()]
-        assert finished in ([[10, 11], [12]] if is_closed else [None, [10, 11]], [[10, 11], None])
-        assert runner.take_finished() == []
-        assert values_of(runner.run(batches_of([13]))) == [[13]]
-    called = events(log)
-    assert len(called) == len(set(called)), "one load, and one call for each row"
-
-
-@pytest.mark.long
-def test_a_lost_process_repeats_at_most_the_async_batches_in_progress(tmp_path: Path):
-    log = tmp_path / "log"
-    columns = [[0, 2, 3, 4], [5, 6, 7, 8], [10, 11], [12, 13], [14, 15]]
-    with UdfRunner(service_model(log, max_in_flight=4), processes=SHARED) as runner:
-        results = list(runner.run(batches_of(*columns)))
-    assert values_of(results) == columns
-    calls = Counter(event for event in events(log) if event != "setup")
-    assert set(calls.values()) == {1, 2}
-    repeated = [column for column in columns if any(calls[str(x)] == 2 for x in column)]
-    assert [5, 6, 7, 8] in repeated and len(repeated) <= 2
-
-
-@pytest.mark.parametrize("gives_up", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_batches_of_a_process_share_the_state_of_the_service_and_a_later_task_begins_anew(gives_up: bool):
-    with HttpService().serve() as service:
-
-        class Service:
-            def __init__(self, url: str) -> None:
-                self.url = url
-
-            async def setup(self) -> None: ...
-
-            async def __call__(self, x: int) -> int:
-                return await fetch_async(self.url, x)
-
-        policy = retry_http(give_up_after=0.3) if gives_up else retry_http()
-        function: Any = udf(data_type=INT, version="1", max_in_flight=2, on_error=policy)(Service)
-        model_udf = UDF.loads(function(service.url).dumps())
-
-        def answer(row: int, earlier: int) -> Answer:
-            if gives_up or (row, earlier) == (0, 0):
-                return 503, {"Retry-After": "0.8"}
-            time.sleep(0.3)  # the refusal arrives first
-            return OK
-
-        service.answer = answer
-        with UdfRunner(model_udf, processes=SHARED) as runner:
-            results = list(runner.run(batches_of([0], [1, 2, 3])))
-        first = min(service.times)
-        assert len([at for at in service.times if at - first < 0.6]) <= 2, "the pause holds for all batches"
-        if not gives_up:
-            assert values_of(results) == [[0], [2, 4, 6]]
-            return
-        assert [failed_rows(result) for result in results] == [[0], [0, 1, 2]]
-        service.answer = lambda row, earlier: OK
-        with UdfRunner(model_udf, processes=SHARED) as runner:
-            assert values_of(runner.run(batches_of([4]))) == [[8]]
-
-
 def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):
     log = tmp_path / "log"
     with UdfRunner(model(log), processes=SHARED) as runner:
@@ -356,13 +237,7 @@ def test_all_threads_get_the_error_of_a_failed_load():
 
     failing = UDF.loads(udf(data_type=INT, version="1")(Failing)().dumps())
     calls = IsolatedCalls(
-        CallContext(
-            udf=failing,
-            sleep=time.sleep,
-            clock=time.perf_counter,
-            rng=random.Random(0),
-            call_slots=asyncio.Semaphore(),
-        ),
+        CallContext(udf=failing, sleep=time.sleep, clock=time.perf_counter, rng=random.Random(0)),
         SHARED,
         is_shared=True,
         threads=8,

@@ -212,16 +212,6 @@ class DistinctCalls:
         finally:
             close_results(results)
 
-    def keep(self, results: Sequence[BatchResult | None]) -> None:
-        """Stores results of batches in progress at the end of `run`, for the inputs of a later run.
-
-        The first result belongs to the first batch without a result from `run`; None is a batch
-        without an end.
-        """
-        for plan, result in zip(self._plans, results, strict=False):
-            if result is not None:
-                self._answer(plan.calls[-1], result)
-
     def _reduce(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the distinct inputs without a value, and plans the values of the batch."""
         if self._stored and not batch.schema.equals(self._stored[0].inputs.schema):
@@ -259,7 +249,9 @@ class DistinctCalls:
     def _expand(self, result: BatchResult) -> BatchResult:
         """Returns the result of the first planned batch for the result of its distinct inputs."""
         plan = self._plans.popleft()
-        self._answer(plan.calls[-1], result)
+        own = plan.calls[-1]
+        own.values, own.failures = result.values, {failure.row: failure for failure in result.failures}
+        self._store(own)
         if len(plan.called) == len(plan.places):
             return result
         parts = [calls.values for calls in plan.calls if calls.values is not None]
@@ -270,11 +262,6 @@ class DistinctCalls:
             failures=tuple(_find_failures(plan)),
             deduplicated=len(plan.places) - len(plan.called),
         )
-
-    def _answer(self, calls: _Calls, result: BatchResult) -> None:
-        """Adds the result of calls, and stores the calls for later batches."""
-        calls.values, calls.failures = result.values, {failure.row: failure for failure in result.failures}
-        self._store(calls)
 
     def _store(self, calls: _Calls) -> None:
         """Stores answered calls for later batches."""

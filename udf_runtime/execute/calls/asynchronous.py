@@ -30,7 +30,7 @@ class AsyncCall:
         self._function = load_function(context.udf)
         self._limit_s = context.udf.timeout
         self._gate = context.gate
-        self._slots = context.call_slots
+        self._slots = context.call_slots or asyncio.Semaphore(context.udf.calls_in_flight)
 
     async def __call__(self, *arguments: object) -> object:
         """Returns the awaited result of the function.

@@ -14,6 +14,7 @@ open, for example to hold a lock.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import faulthandler
@@ -38,7 +39,6 @@ from udf_runtime.definition import UDF, Kind, forget_instances
 from udf_runtime.definition.artifacts import use_copies
 from udf_runtime.environments.machine_cache import hold_entry
 from udf_runtime.environments.variables import Variables
-from udf_runtime.execute.call_context import SharedCalls
 from udf_runtime.execute.calls.time_limit import has_many_hung_calls
 from udf_runtime.execute.isolation.protocol.frames import (
     ChildStart,
@@ -149,9 +149,7 @@ class LoadedUdf:
 
     def __init__(self) -> None:
         self._udf: UDF | None = None
-        self._task = ""
-        self._shared: SharedCalls | None = None
-        self._lock = threading.Lock()
+        self._call_slots: asyncio.Semaphore | None = None
         self._main_has_tried = threading.Event()
 
     def serve(self, connection: socket.socket, *, is_main: bool) -> None:
@@ -192,27 +190,16 @@ class LoadedUdf:
             use_copies(start.copies)
             # The task deduplicates the inputs.
             self._udf = dataclasses.replace(UDF.loads(start.udf), deduplicate=False)
+            self._call_slots = asyncio.Semaphore(self._udf.calls_in_flight)
         objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
         chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
         limiter = ParentLimiter(runner_side)
-        shared = self._share_calls(self._udf, start.task)
-        runner = UdfRunner(self._udf, chunks=chunks, limiter=limiter, shared=shared)
+        runner = UdfRunner(self._udf, chunks=chunks, limiter=limiter, call_slots=self._call_slots)
         if self._udf.kind is Kind.TABLE:
             self._udf.load()
         else:
             runner.load()
         return self._udf, runner
-
-    def _share_calls(self, udf: UDF, task: str) -> SharedCalls:
-        """Returns the state of the calls that the connections of a task share.
-
-        A later task has a state of its own, because the service may be up again, and because a call
-        that outlives its cancellation keeps a slot.
-        """
-        with self._lock:
-            if self._shared is None or self._task != task:
-                self._task, self._shared = task, SharedCalls.of(udf)
-            return self._shared
 
 
 class _Serving:

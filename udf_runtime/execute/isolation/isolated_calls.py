@@ -38,10 +38,6 @@ class IsolatedCalls:
     :class:`UdfProcessDiedError`. Without a matcher for this error, the row is recorded as crashed
     and stays NULL; only a `Fail` that names UdfProcessDiedError ends the job. All other errors of a
     UDF are handled by the same policy inside the process.
-
-    Attributes:
-        has_many_suspects: Whether a death may be due to rows of several batches.
-        ends_batches: Whether batches in progress end after an error of another batch.
     """
 
     def __init__(self, context: CallContext, processes: ProcessSpec, *, is_shared: bool, threads: int) -> None:
@@ -55,7 +51,6 @@ class IsolatedCalls:
         """
         self.context = context
         self.has_many_suspects = is_shared and threads > 1
-        self.ends_batches = is_shared and context.udf.is_async
         self._source = ProcessSource(context, processes, is_shared=is_shared)
         self._turns = _Turns()
         self._idle: list[UdfConnection] = []

@@ -20,7 +20,6 @@ import os
 import select
 import socket
 import struct
-import uuid
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -66,7 +65,6 @@ class ChildStart:
         variables: Environment variables to set.
         copies: Copies of the UDF's artifacts.
         entries: Entries of the machine's cache for the process to hold.
-        task: Name of the task. The connections of a task share the state of their calls.
     """
 
     udf: bytes
@@ -74,7 +72,6 @@ class ChildStart:
     variables: Variables = field(default_factory=Variables)
     copies: tuple[ArtifactCopy, ...] = ()
     entries: tuple[str, ...] = ()
-    task: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
