@@ -55,7 +55,9 @@ def main() -> None:
     parser = make_parser("commits", __doc__)
     add_rounds(parser, 5)
     add_scale(parser, "2 M numbers and 40 k vectors")
-    parser.add_argument("--only", action="append", choices=sorted(PARTS), help="run only this part; repeatable")
+    parser.add_argument(
+        "--only", action="append", choices=sorted(PARTS), help="run only this part; repeatable"
+    )
     arguments = parser.parse_args()
     path = arguments.out / "commits.json"
     content: Numbers = json.loads(path.read_text()) if arguments.only and path.exists() else {}
@@ -64,7 +66,11 @@ def main() -> None:
     for name, part in PARTS.items():
         if name not in (arguments.only or PARTS):
             continue
-        part_results = {"rounds": arguments.rounds, "scale": arguments.scale, "cases": list[Numbers]()}
+        part_results = {
+            "rounds": arguments.rounds,
+            "scale": arguments.scale,
+            "cases": list[Numbers](),
+        }
         content[name] = part_results
         with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
             for case in part(Path(folder), arguments.rounds, arguments.scale):
@@ -89,7 +95,9 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
-def case_of(name: str, note: str, rounds: Sequence[Numbers], load: float, **quotients: tuple[str, str]) -> Numbers:
+def case_of(
+    name: str, note: str, rounds: Sequence[Numbers], load: float, **quotients: tuple[str, str]
+) -> Numbers:
     """Returns a case for the results file.
 
     Args:
@@ -142,8 +150,17 @@ def _carried_by_a_write(folder: Path, kind: str, rows: int, rounds: int) -> Numb
         copied = _ask("copy", path=str(path), files=staged["files"], rows=rows)
         carried = _ask("carry", message=str(message), rows=rows)
         if number:
-            numbers = _carried(rows, staged["bytes"], carried["seconds"], carried["mib"], carried["mib_before"], copied)
-            results.append({**numbers, "carry_cpu_s": carried["cpu_s"], "commit_s": carried["commit_s"]})
+            numbers = _carried(
+                rows,
+                staged["bytes"],
+                carried["seconds"],
+                carried["mib"],
+                carried["mib_before"],
+                copied,
+            )
+            results.append(
+                {**numbers, "carry_cpu_s": carried["cpu_s"], "commit_s": carried["commit_s"]}
+            )
     return case_of(
         f"carried by a write's commit, {kind}",
         f"{rows:,} rows of {commits_child.FRAGMENTS} column files to the fragments that a compaction made of them",
@@ -154,7 +171,9 @@ def _carried_by_a_write(folder: Path, kind: str, rows: int, rounds: int) -> Numb
     )
 
 
-def _carried(rows: int, size: int, seconds: float, mib: int, before: int, copied: Numbers) -> Numbers:
+def _carried(
+    rows: int, size: int, seconds: float, mib: int, before: int, copied: Numbers
+) -> Numbers:
     return {
         "carry_s": seconds,
         "copy_s": copied["seconds"],
@@ -209,7 +228,9 @@ def _computed(kind: str) -> Callable[[Any], Any]:
         rng = np.random.default_rng(id[0].as_py())
         if kind == "int64":
             return pa.array(rng.integers(0, 1 << 62, len(id)))
-        return pa.FixedSizeListArray.from_arrays(pa.array(rng.random(len(id) * width, dtype=np.float32)), width)
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(rng.random(len(id) * width, dtype=np.float32)), width
+        )
 
     return computed
 
@@ -242,10 +263,15 @@ def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: i
             seconds = time.perf_counter() - began
         steps.append({"seconds": seconds, "mib": peaks.largest("worker") >> 20})
 
-    with patch.object(GroupCommits, "commit", commit), patch.object(BackfillJob, "_run_round", run_tasks):
+    with (
+        patch.object(GroupCommits, "commit", commit),
+        patch.object(BackfillJob, "_run_round", run_tasks),
+    ):
         result = backfill()
     if result.rows_carried != rows or len(steps) != 2:
-        raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over, in {len(steps) - 1} rounds")
+        raise RuntimeError(
+            f"{result.rows_carried} of {rows} rows were carried over, in {len(steps) - 1} rounds"
+        )
     copied = _ask("copy", path=str(copied_files), files=staged, rows=rows)
     size = sum(os.path.getsize(copied_files / "data" / name) for name in staged)
     shutil.rmtree(copied_files)
@@ -271,7 +297,9 @@ def _make_huge_table(path: str, fragments: int) -> None:
     huge table."""
     dataset = lance.write_dataset(pa.table({"id": pa.array(range(_ROWS), pa.int64())}), path)
     files = dataset.get_fragments()[0].metadata.files
-    fragment = FragmentMetadata(id=0, files=files, physical_rows=_ROWS, deletion_file=None, row_id_meta=None)
+    fragment = FragmentMetadata(
+        id=0, files=files, physical_rows=_ROWS, deletion_file=None, row_id_meta=None
+    )
     append = lance.LanceOperation.Append([fragment] * (fragments - 1))
     lance.LanceDataset.commit(path, append, read_version=dataset.version)
     lance.dataset(path).add_columns(pa.schema([("v", pa.int64())]))
@@ -386,7 +414,9 @@ def writers(folder: Path, rounds: int, scale: float) -> Iterator[Numbers]:
         for number in range(rounds):
             measured: Numbers = {}
             for who in ("ours", "pylance"):
-                raced = _race(str(folder / f"{what}-{count}-{number}-{who}.lance"), what, who, count)
+                raced = _race(
+                    str(folder / f"{what}-{count}-{number}-{who}.lance"), what, who, count
+                )
                 measured.update({f"{who}_{name}": value for name, value in raced.items()})
             results.append(measured)
         note = f"{COMMITS} commits by {count} processes; pylance with its own {20} retries; errors are commits that were given up"
@@ -405,7 +435,8 @@ def _race(path: str, what: str, who: str, count: int) -> Numbers:
     lance.write_dataset(ids, path, max_rows_per_file=_ROWS, enable_stable_row_ids=True)
     lance.dataset(path).add_columns(pa.schema([("v", pa.int64())]))
     children = [
-        _child("writer", path=path, who=who, what=what, number=number, commits=commits) for number in range(count)
+        _child("writer", path=path, who=who, what=what, number=number, commits=commits)
+        for number in range(count)
     ]
     for child in children:
         _answer(child)
@@ -417,7 +448,9 @@ def _race(path: str, what: str, who: str, count: int) -> Numbers:
         child.communicate()
     commit_count = sum(answer["done"] for answer in answers)
     _refuse_losses(path, what, commit_count)
-    seconds = max(answer["ended"] for answer in answers) - min(answer["began"] for answer in answers)
+    seconds = max(answer["ended"] for answer in answers) - min(
+        answer["began"] for answer in answers
+    )
     shutil.rmtree(path)
     errors = [error for answer in answers for error in answer["errors"]]
     return {
@@ -433,7 +466,9 @@ def _race(path: str, what: str, who: str, count: int) -> Numbers:
 def _refuse_losses(path: str, what: str, commit_count: int) -> None:
     dataset = lance.dataset(path)
     committed = (
-        dataset.count_rows("v IS NOT NULL") // _ROWS if what == "columns" else dataset.count_rows() - COMMITS * _ROWS
+        dataset.count_rows("v IS NOT NULL") // _ROWS
+        if what == "columns"
+        else dataset.count_rows() - COMMITS * _ROWS
     )
     if committed != commit_count:
         raise RuntimeError(f"{commit_count} commits, and the table has {committed}")

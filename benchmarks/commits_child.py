@@ -36,7 +36,12 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, text = sys.argv[1:]
-    parts: dict[str, Callable[..., Any]] = {"stage": stage, "carry": carry, "copy": copy, "writer": writer}
+    parts: dict[str, Callable[..., Any]] = {
+        "stage": stage,
+        "carry": carry,
+        "copy": copy,
+        "writer": writer,
+    }
     question = json.loads(text)
     if kind == "writer":
         question["ready"] = lambda: print(json.dumps("ready"), file=answers, flush=True)
@@ -47,7 +52,9 @@ def peak_mib() -> int:
     """Returns the peak memory of this process. ru_maxrss is no option, because a child inherits its
     parent's value."""
     text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    return next(int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith("VmHWM:"))
+    return next(
+        int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith("VmHWM:")
+    )
 
 
 def values(kind: str, start: int, rows: int) -> pa.Array:
@@ -55,15 +62,22 @@ def values(kind: str, start: int, rows: int) -> pa.Array:
     rng = np.random.default_rng(start)
     if kind == "int64":
         return pa.array(rng.integers(0, 1 << 62, rows, dtype=np.int64))
-    return pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH)
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH
+    )
 
 
 def make_table(path: str, kind: str, rows: int) -> None:
     """Writes a table of ids with an empty column `v`."""
     for number in range(FRAGMENTS):
-        ids = np.arange(rows * number // FRAGMENTS, rows * (number + 1) // FRAGMENTS, dtype=np.int64)
+        ids = np.arange(
+            rows * number // FRAGMENTS, rows * (number + 1) // FRAGMENTS, dtype=np.int64
+        )
         lance.write_dataset(
-            pa.table({"id": ids}), path, mode="append" if number else "create", enable_stable_row_ids=True
+            pa.table({"id": ids}),
+            path,
+            mode="append" if number else "create",
+            enable_stable_row_ids=True,
         )
     lance.dataset(path).add_columns(pa.schema([("v", TYPES[kind])]))
 
@@ -82,7 +96,9 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
     ref = DatasetRef.resolve(ReadOptions(path=path, version=None, storage=()))
     spark_type = from_arrow_type(pa.list_(pa.float32()) if kind == "vectors" else TYPES[kind])
     table = {"lance.table": ref.snapshot_json()}
-    schema = StructType([StructField("_rowaddr", LongType(), True, table), StructField("v", spark_type)])
+    schema = StructType(
+        [StructField("_rowaddr", LongType(), True, table), StructField("v", spark_type)]
+    )
     options = WriteOptions.parse({"path": path, "mode": "backfill"})
     backfill = LanceBackfillWriter.plan(DatasetRef.at(path), schema, options, {"exclusive": True})
     backfill.staging.open_job()
@@ -122,7 +138,13 @@ def carry(message: str, rows: int) -> dict[str, Any]:
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     if result.rows_carried != rows:
         raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over")
-    return {"seconds": sum(spent), "commit_s": seconds, "cpu_s": cpu, "mib": peak_mib(), "mib_before": before}
+    return {
+        "seconds": sum(spent),
+        "commit_s": seconds,
+        "cpu_s": cpu,
+        "mib": peak_mib(),
+        "mib_before": before,
+    }
 
 
 def copy(path: str, files: list[str], rows: int) -> dict[str, Any]:
@@ -193,7 +215,9 @@ def replace_bare(path: str, fragment: int, file: str, **more: Any) -> None:
     lance.LanceDataset.commit(dataset, operation, read_version=dataset.version, **more)
 
 
-def writer(path: str, who: str, what: str, number: int, commits: int, ready: Callable[[], None]) -> dict[str, Any]:
+def writer(
+    path: str, who: str, what: str, number: int, commits: int, ready: Callable[[], None]
+) -> dict[str, Any]:
     """Commits in sequence: appends of prepared fragments with one row, or column files of the
     writer's own fragments."""
     acts = {"appends": _appends, "columns": _columns}[what](path, who, number, commits)
@@ -227,9 +251,16 @@ def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[]
         file, size = staged_column(path, "id", 1, dataset.data_storage_version)
         like = DataFile.create(dataset, file)
         entry = DataFile(
-            file, list(like.fields), list(like.column_indices), like.file_major_version, like.file_minor_version, size
+            file,
+            list(like.fields),
+            list(like.column_indices),
+            like.file_major_version,
+            like.file_minor_version,
+            size,
         )
-        return FragmentMetadata(id=0, files=[entry], physical_rows=1, deletion_file=None, row_id_meta=None)
+        return FragmentMetadata(
+            id=0, files=[entry], physical_rows=1, deletion_file=None, row_id_meta=None
+        )
 
     def ours(fragment: FragmentMetadata, job: str) -> int:
         # The planned version of a write. pylance's contestant opens the dataset too.
@@ -251,7 +282,10 @@ def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[]
     fragments = [staged() for _ in range(commits)]
     if who == "pylance":
         return [lambda fragment=fragment: bare(fragment) for fragment in fragments]  # type: ignore[misc]
-    return [lambda fragment=fragment, job=f"{number}-{i}": ours(fragment, job) for i, fragment in enumerate(fragments)]  # type: ignore[misc]
+    return [
+        lambda fragment=fragment, job=f"{number}-{i}": ours(fragment, job)
+        for i, fragment in enumerate(fragments)
+    ]  # type: ignore[misc]
 
 
 def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
@@ -275,7 +309,12 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
         def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
             return commit_columns(
-                snapshot, change, job_id=job, stage=stage_of(dataset), snapshot_fragments=fragment_ids, history=history
+                snapshot,
+                change,
+                job_id=job,
+                stage=stage_of(dataset),
+                snapshot_fragments=fragment_ids,
+                history=history,
             ).result.retries
 
         acts.append(ours)

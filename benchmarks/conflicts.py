@@ -58,7 +58,12 @@ def counting(log: str) -> UDF:
 
 def _rows(ids: range, **more: Any) -> pa.Table:
     return pa.table(
-        {"id": pa.array(ids, pa.int64()), "text": [f"t{i}" for i in ids], "v": pa.array(ids, pa.int64()), **more}
+        {
+            "id": pa.array(ids, pa.int64()),
+            "text": [f"t{i}" for i in ids],
+            "v": pa.array(ids, pa.int64()),
+            **more,
+        }
     )
 
 
@@ -68,7 +73,9 @@ def _merge(uri: str) -> Any:
 
 def _in_place(uri: str) -> None:
     ids = range(7000, 7400)
-    source = pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([i + 1 for i in ids], pa.int64())})
+    source = pa.table(
+        {"id": pa.array(ids, pa.int64()), "v": pa.array([i + 1 for i in ids], pa.int64())}
+    )
     _merge(uri).write_mode("rewrite_columns").execute(source)
 
 
@@ -91,7 +98,9 @@ def _restore(uri: str) -> None:
 
 OPERATIONS: dict[str, Callable[[str], object]] = {
     "nothing": lambda uri: None,
-    "append 1,000 rows": lambda uri: lance.write_dataset(_rows(range(16000, 17000)), uri, mode="append"),
+    "append 1,000 rows": lambda uri: lance.write_dataset(
+        _rows(range(16000, 17000)), uri, mode="append"
+    ),
     "upsert of 400 rows in 2 fragments": _upsert,
     "update of an input, 1 % of every fragment": lambda uri: lance.dataset(uri).update(
         {"v": "v + 1"}, where="id % 100 = 0"
@@ -100,14 +109,18 @@ OPERATIONS: dict[str, Callable[[str], object]] = {
     "delete 1 % of every fragment": lambda uri: lance.dataset(uri).delete("id % 100 = 0"),
     "delete a whole fragment": lambda uri: lance.dataset(uri).delete("id >= 14000"),
     "compaction of all into one": lambda uri: lance.dataset(uri).optimize.compact_files(),
-    "compaction in pairs": lambda uri: lance.dataset(uri).optimize.compact_files(target_rows_per_fragment=4000),
+    "compaction in pairs": lambda uri: lance.dataset(uri).optimize.compact_files(
+        target_rows_per_fragment=4000
+    ),
     "delete 1 %, then compaction": _deleted_and_compacted,
     "add another column": lambda uri: lance.dataset(uri).add_columns({"more": "id + 1"}),
     "drop another column": lambda uri: lance.dataset(uri).drop_columns(["text"]),
     "index on the target": lambda uri: lance.dataset(uri).create_scalar_index("s", "BTREE"),
     "drop of the target": lambda uri: lance.dataset(uri).drop_columns(["s"]),
     "restore to after the column was added": _restore,
-    "overwrite without the column": lambda uri: lance.write_dataset(_rows(range(8000)), uri, mode="overwrite"),
+    "overwrite without the column": lambda uri: lance.write_dataset(
+        _rows(range(8000)), uri, mode="overwrite"
+    ),
 }
 
 
@@ -171,7 +184,11 @@ def run(spark: SparkSession, name: str, granularity: int) -> dict[str, Any]:
 def _backfill(table: lance_spark.Table, granularity: int) -> str:
     try:
         return table.backfill(
-            "s", concurrency=1, commit_granularity=granularity, checkpoint_size=100, min_checkpoint_size=100
+            "s",
+            concurrency=1,
+            commit_granularity=granularity,
+            checkpoint_size=100,
+            min_checkpoint_size=100,
         ).status
     except lance_spark.LanceSparkError as error:
         return type(error).__name__
@@ -183,13 +200,18 @@ def _state(uri: str) -> dict[str, Any]:
         return {"null": "column gone", "wrong": "column gone"}
     rows = dataset.to_table(columns=["id", "v", "s"])
     right = pc.add(pc.multiply(rows["id"], 2), rows["v"])
-    return {"null": rows["s"].null_count, "wrong": rows.filter(pc.not_equal(rows["s"], right)).num_rows}
+    return {
+        "null": rows["s"].null_count,
+        "wrong": rows.filter(pc.not_equal(rows["s"], right)).num_rows,
+    }
 
 
 def main() -> None:
     """Runs all operations, and prints a table."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     results = []
     for name in OPERATIONS:
         for granularity in (64, 1):

@@ -40,13 +40,19 @@ def main() -> None:
 def measure(folder: str, rows: int) -> dict[str, object]:
     """Returns the seconds for creating an environment, for a first backfill in an existing
     environment, and for each case."""
-    builder = SparkSession.builder.master("local[2]").appName("environments").config("spark.ui.enabled", "false")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("environments")
+        .config("spark.ui.enabled", "false")
+    )
     spark = lance_spark.configure(
         builder.config("spark.lance.environments.dir", f"{folder}/environments")
     ).getOrCreate()
     db = lance_spark.connect(folder, spark, progress=False)
     ids = pa.array(range(rows), pa.int64())
-    text = pc.binary_join_element_wise("text number", ids.cast(pa.string()), "of a table, in English", " ")
+    text = pc.binary_join_element_wise(
+        "text number", ids.cast(pa.string()), "of a table, in English", " "
+    )
     table = db.create_table("texts", pa.table({"id": ids, "text": text}))
     manifest = Manifest.create_pip("benchmark").pip(["numpy==2.1.0"]).build()
     small = db.create_table("small", [{"id": 1}])
@@ -56,9 +62,15 @@ def measure(folder: str, rows: int) -> dict[str, object]:
         return 1
 
     small.add_columns(
-        {"own": constant, "made": constant.with_manifest(manifest), "there": constant.with_manifest(manifest)}
+        {
+            "own": constant,
+            "made": constant.with_manifest(manifest),
+            "there": constant.with_manifest(manifest),
+        }
     )
-    starts = {column: seconds(partial(small.backfill, column)) for column in ("own", "made", "there")}
+    starts = {
+        column: seconds(partial(small.backfill, column)) for column in ("own", "made", "there")
+    }
     print(f"one row: {starts}", flush=True)
     cases = {name: compare(table, function, manifest) for name, function in functions().items()}
     spark.stop()
@@ -101,7 +113,9 @@ def compare(table: Table, function: UDF, manifest: Manifest) -> dict[str, float]
         table.backfill(f"{function.name}_{way}", where="1=1")
     for _ in range(_TURNS):
         for way in ways:
-            durations[way].append(seconds(partial(table.backfill, f"{function.name}_{way}", where="1=1")))
+            durations[way].append(
+                seconds(partial(table.backfill, f"{function.name}_{way}", where="1=1"))
+            )
     assert table.count_rows(f"{function.name}_own != {function.name}_environment") == 0
     medians = {way: round(statistics.median(some), 3) for way, some in durations.items()}
     summary = {**medians, "throughput": round(medians["own"] / medians["environment"], 3)}

@@ -50,8 +50,15 @@ def main() -> None:
     """Measures all tables, and writes `extremes.json`."""
     parser = make_parser("extremes", __doc__)
     add_scale(parser, "100,000 fragments, ...")
-    parser.add_argument("--only", action="append", choices=sorted(TABLES), help="measure only this table; repeatable")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results of the last run")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted(TABLES),
+        help="measure only this table; repeatable",
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results of the last run"
+    )
     arguments = parser.parse_args()
     file = arguments.out / "extremes.json"
     report: Numbers = json.loads(file.read_text()) if file.exists() else {}
@@ -65,7 +72,10 @@ def compare(name: str, scale: float) -> Numbers:
     """Measures a table, and the same table with a quarter of its size."""
     size = max(_QUARTER, int(TABLES[name][0] * scale))
     quarter, whole = (_in_new_process(name, part) for part in (size // _QUARTER, size))
-    cases = {case: {**numbers, "growth": _growth(quarter[case], numbers)} for case, numbers in whole.items()}
+    cases = {
+        case: {**numbers, "growth": _growth(quarter[case], numbers)}
+        for case, numbers in whole.items()
+    }
     return {"size": size, "machine": describe_machine(), "cases": cases, "quarter": quarter}
 
 
@@ -89,7 +99,10 @@ def measure(name: str, size: int) -> dict[str, Numbers]:
         began = time.perf_counter()
         table = TABLES[name][1](spark, folder, size)
         print(f"{name} of {size:,}: made in {time.perf_counter() - began:.1f} s", flush=True)
-        cases = {case: _run(f"{name} of {size:,}: {case}", operation) for case, operation in operations(spark, table)}
+        cases = {
+            case: _run(f"{name} of {size:,}: {case}", operation)
+            for case, operation in operations(spark, table)
+        }
         spark.stop()
     return cases
 
@@ -125,7 +138,9 @@ def _start_session(folder: str) -> SparkSession:
 def _warm_up(spark: SparkSession, folder: str) -> None:
     """Runs all operations on a small table, so that the JVM and the workers are warm."""
     _write(f"{folder}/warm.lance", 3)
-    for _, operation in operations(spark, lance_spark.connect(folder, spark, progress=False).open_table("warm")):
+    for _, operation in operations(
+        spark, lance_spark.connect(folder, spark, progress=False).open_table("warm")
+    ):
         operation()
 
 
@@ -135,7 +150,9 @@ def _warm_up(spark: SparkSession, folder: str) -> None:
 def _rows(first: int, count: int, columns: int = 0) -> pa.Table:
     ids = np.arange(first, first + count)
     more = {f"c{number}": ids * 1.0 for number in range(columns)}
-    return pa.table({"id": ids, "x": ids * 0.5, "text": [f"text {number}" for number in ids], **more})
+    return pa.table(
+        {"id": ids, "x": ids * 0.5, "text": [f"text {number}" for number in ids], **more}
+    )
 
 
 def _write(uri: str, fragments: int, columns: int = 0) -> None:
@@ -160,7 +177,9 @@ def make_fragments(spark: SparkSession, folder: str, size: int) -> Table:
             name = f"{number:040x}.lance"
             os.link(f"{uri}/data/{path}", f"{uri}/data/{name}")
             files = [{**description["files"][0], "path": name}]
-            fragments.append(FragmentMetadata.from_json(json.dumps({**description, "files": files})))
+            fragments.append(
+                FragmentMetadata.from_json(json.dumps({**description, "files": files}))
+            )
     lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=1)
     return _open(spark, folder)
 
@@ -248,11 +267,15 @@ def _reads(spark: SparkSession, table: Table) -> Iterator[tuple[str, Operation]]
 
 
 def _writes(spark: SparkSession, table: Table) -> Iterator[tuple[str, Operation]]:
-    new = spark.range(0, 20, 1, 2).selectExpr("id + 100000000 AS id", "id * 0.5D AS x", "'new' AS text")
+    new = spark.range(0, 20, 1, 2).selectExpr(
+        "id + 100000000 AS id", "id * 0.5D AS x", "'new' AS text"
+    )
     insert = f"INSERT INTO lake.{table.name} (id, x) VALUES (200000000, 1.0)"
 
     def fill() -> None:
-        length = _load(spark, table, with_row_address="true").select("_rowaddr", sf.length("text").alias("length"))
+        length = _load(spark, table, with_row_address="true").select(
+            "_rowaddr", sf.length("text").alias("length")
+        )
         length.write.format("lance").mode("append").option("mode", "backfill").save(table.uri)
 
     yield "append of 2 tasks", lambda: new.write.format("lance").mode("append").save(table.uri)
@@ -278,11 +301,17 @@ def _statements(spark: SparkSession, table: Table, suffix: str) -> Iterator[tupl
         "SET x = s.x WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, s.x)"
     )
     upsert = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    yield f"point look-up{suffix}", lambda: spark.sql(f"SELECT x FROM {name} WHERE id = 11").collect()
+    yield (
+        f"point look-up{suffix}",
+        lambda: spark.sql(f"SELECT x FROM {name} WHERE id = 11").collect(),
+    )
     yield f"t.update of one row{suffix}", lambda: table.update("id = 7", values_sql={"x": "x + 1"})
     yield f"t.delete of one row{suffix}", lambda: table.delete("id = 8")
     yield f"t.merge_insert of one row{suffix}", lambda: upsert.execute([{"id": 9, "x": 1.5}])
-    yield f"SQL UPDATE of one row{suffix}", lambda: spark.sql(f"UPDATE {name} SET x = x + 1 WHERE id = 11")
+    yield (
+        f"SQL UPDATE of one row{suffix}",
+        lambda: spark.sql(f"UPDATE {name} SET x = x + 1 WHERE id = 11"),
+    )
     yield f"SQL MERGE of one row{suffix}", lambda: spark.sql(merge)
 
 
@@ -308,7 +337,10 @@ def _history(spark: SparkSession, table: Table) -> Iterator[tuple[str, Operation
 
 
 def _upkeep(table: Table) -> Iterator[tuple[str, Operation]]:
-    yield "cleanup of dead jobs", lambda: lance_spark.cleanup(table.uri, older_than=timedelta(days=7))
+    yield (
+        "cleanup of dead jobs",
+        lambda: lance_spark.cleanup(table.uri, older_than=timedelta(days=7)),
+    )
     yield "compact_files", table.compact_files
     yield "optimize_indices", table.optimize_indices
 
@@ -317,17 +349,28 @@ def print_tables(report: Numbers) -> None:
     """Prints a Markdown table for each table, and the operations with a steep growth."""
     for name, table in report.items():
         print(f"\n{table['size']:,} {name}\n")
-        print("| operation | s | CPU s | growth | driver MiB | JVM MiB | worker MiB |\n" + "| --- " * 7 + "|")
+        print(
+            "| operation | s | CPU s | growth | driver MiB | JVM MiB | worker MiB |\n"
+            + "| --- " * 7
+            + "|"
+        )
         for case, numbers in table["cases"].items():
             mib = numbers["mib"]
             cells = [case, numbers["seconds"], numbers["cpu_s"], numbers["growth"], *mib.values()]
-            print(f"| {' | '.join(map(str, cells))} |" + (f" {numbers['error']}" if "error" in numbers else ""))
+            print(
+                f"| {' | '.join(map(str, cells))} |"
+                + (f" {numbers['error']}" if "error" in numbers else "")
+            )
         steep = [case for case, numbers in table["cases"].items() if _is_steep(numbers)]
         print(f"\nsteeper than {_STEEP}: {', '.join(steep) or 'none'}")
 
 
 def _is_steep(numbers: Numbers) -> bool:
-    return numbers["growth"] is not None and numbers["growth"] > _STEEP and numbers["cpu_s"] >= _LEAST_S
+    return (
+        numbers["growth"] is not None
+        and numbers["growth"] > _STEEP
+        and numbers["cpu_s"] >= _LEAST_S
+    )
 
 
 if __name__ == "__main__":

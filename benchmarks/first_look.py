@@ -34,7 +34,11 @@ Results = dict[str, dict[str, CaseOutcome]]
 """Outcomes by configuration and case."""
 
 _COLOURS = {"defaults": "#bab0ac", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
-_TITLES = {"defaults": "Spark's defaults", "enable_pushdown": "`enable_pushdown`", "configure": "`configure`"}
+_TITLES = {
+    "defaults": "Spark's defaults",
+    "enable_pushdown": "`enable_pushdown`",
+    "configure": "`configure`",
+}
 
 
 def main() -> None:
@@ -44,11 +48,20 @@ def main() -> None:
     add_scale(parser, "4 M narrow and 200 k wide rows")
     add_only(parser)
     parser.add_argument(
-        "--configuration", action="append", choices=CONFIGURATIONS, help="run only this one; repeatable"
+        "--configuration",
+        action="append",
+        choices=CONFIGURATIONS,
+        help="run only this one; repeatable",
     )
-    parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
-    parser.add_argument("--add", action="store_true", help="keep the results of other cases that are there")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument(
+        "--data", type=Path, help="keep the tables in this folder, and take those that are there"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="keep the results of other cases that are there"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results that are there"
+    )
     arguments = parser.parse_args()
     file = arguments.out / f"{NAME}.json"
     if arguments.show:
@@ -62,7 +75,12 @@ def main() -> None:
         for configuration in arguments.configuration or CONFIGURATIONS:
             print(f"\n{_TITLES[configuration]}", flush=True)
             for answer in child(
-                "cases", configuration, folder, arguments.scale, arguments.rounds, *arguments.only or []
+                "cases",
+                configuration,
+                folder,
+                arguments.scale,
+                arguments.rounds,
+                *arguments.only or [],
             ):
                 outcome = results[configuration][answer["case"]] = CaseOutcome(**answer)
                 print(line(outcome), flush=True)
@@ -76,7 +94,9 @@ def main() -> None:
 def data_folder(chosen_folder: Path | None, scale: float, *tables: str) -> Iterator[Path]:
     """Makes missing tables. Without a folder to keep, a temporary folder is used and deleted."""
     with contextlib.ExitStack() as ends:
-        folder = chosen_folder or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-bench-")))
+        folder = chosen_folder or Path(
+            ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-bench-"))
+        )
         missing_tables = [table for table in tables if not (folder / f"{table}.parquet").exists()]
         if missing_tables:
             folder.mkdir(parents=True, exist_ok=True)
@@ -87,29 +107,44 @@ def data_folder(chosen_folder: Path | None, scale: float, *tables: str) -> Itera
 def child(kind: str, *arguments: object) -> Iterator[Any]:
     """Runs a child process, and yields its answers."""
     command = [sys.executable, "-m", "benchmarks.first_look_child", kind, *map(str, arguments)]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYSPARK_", "SPARK_"))
+    }
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env=environment | {"PYSPARK_PYTHON": sys.executable}
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment | {"PYSPARK_PYTHON": sys.executable},
         ) as process,
     ):
         assert process.stdout is not None
         yield from map(json.loads, process.stdout)
         if process.wait():
             errors.seek(0)
-            raise RuntimeError(f"a process of the benchmark failed: {errors.read()[-5000:].decode(errors='replace')}")
+            raise RuntimeError(
+                f"a process of the benchmark failed: {errors.read()[-5000:].decode(errors='replace')}"
+            )
 
 
 def line(outcome: CaseOutcome) -> str:
     """Formats a case as a line of text."""
     times = "  ".join(f"{name} {seconds:.3f} s" for name, seconds in outcome.medians.items())
-    verdict = {None: "", True: f"  (target {outcome.target}: met)", False: f"  (target {outcome.target}: MISSED)"}
+    verdict = {
+        None: "",
+        True: f"  (target {outcome.target}: met)",
+        False: f"  (target {outcome.target}: MISSED)",
+    }
     cpu = f"  CPU {outcome.cpu_ratios['parquet']:.2f}" if "parquet" in outcome.cpu_ratios else ""
     return f"{outcome.case:34} {outcome.ratios['parquet']:.2f} x parquet{cpu}  {times}{verdict[outcome.met]}"
 
 
-def as_json(results: Results, arguments: argparse.Namespace, load: list[float]) -> dict[str, object]:
+def as_json(
+    results: Results, arguments: argparse.Namespace, load: list[float]
+) -> dict[str, object]:
     """Returns all data for a comparison with another run."""
     import lance
     import pyspark
@@ -134,8 +169,14 @@ def as_json(results: Results, arguments: argparse.Namespace, load: list[float]) 
                     "cpu_target": o.cpu_target,
                     "ratios": _rounded(o.ratios),
                     "cpu_ratios": _rounded(o.cpu_ratios),
-                    "seconds": {name: [round(value, 4) for value in values] for name, values in o.seconds.items()},
-                    "cpu": {name: [round(value, 2) for value in values] for name, values in o.cpu.items()},
+                    "seconds": {
+                        name: [round(value, 4) for value in values]
+                        for name, values in o.seconds.items()
+                    },
+                    "cpu": {
+                        name: [round(value, 2) for value in values]
+                        for name, values in o.cpu.items()
+                    },
                 }
                 for o in outcomes.values()
             ]
@@ -152,7 +193,9 @@ def from_json(content: Mapping[str, Any]) -> Results:
     """Parses the output of :func:`as_json`."""
     return {
         configuration: {
-            outcome["case"]: CaseOutcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
+            outcome["case"]: CaseOutcome(
+                **{key: value for key, value in outcome.items() if not key.endswith("ratios")}
+            )
             for outcome in outcomes
         }
         for configuration, outcomes in content["configurations"].items()
@@ -161,7 +204,9 @@ def from_json(content: Mapping[str, Any]) -> Results:
 
 def print_tables(results: Results) -> None:
     """Prints the Markdown tables of docs/benchmarks.md: ratios of seconds, and of CPU seconds."""
-    titles = " | ".join(_TITLES[name] + (", target" if name != "defaults" else "") for name in results)
+    titles = " | ".join(
+        _TITLES[name] + (", target" if name != "defaults" else "") for name in results
+    )
     print(f"\n| case | {titles} |\n| --- {'| --- ' * len(results)}|")
     for rows in by_case(results).values():
         name, note = next((o.case, o.note) for o in rows if o is not None)
@@ -169,7 +214,9 @@ def print_tables(results: Results) -> None:
     print(f"\n| CPU seconds | {titles} |\n| --- {'| --- ' * len(results)}|")
     for rows in by_case(results).values():
         if any(o is not None and o.cpu_target is not None for o in rows):
-            print(f"| {next(o.case for o in rows if o)} | {' | '.join(_cpu_cell(o) for o in rows)} |")
+            print(
+                f"| {next(o.case for o in rows if o)} | {' | '.join(_cpu_cell(o) for o in rows)} |"
+            )
 
 
 def by_case(results: Results) -> dict[str, list[CaseOutcome | None]]:
@@ -188,19 +235,29 @@ def _cell(outcome: CaseOutcome | None) -> str:
 def _cpu_cell(outcome: CaseOutcome | None) -> str:
     if outcome is None:
         return ""
-    return _against(outcome.cpu_ratios["parquet"], f" ({_border(outcome.cpu):.2f})", outcome.cpu_target)
+    return _against(
+        outcome.cpu_ratios["parquet"], f" ({_border(outcome.cpu):.2f})", outcome.cpu_target
+    )
 
 
 def _against(ratio: float, border: str, target: float | None) -> str:
     """Formats a ratio and its target. A ratio above its target is bold."""
     if target is None:
         return f"{ratio:.2f}{border}"
-    return f"{ratio:.2f}{border}, {target}" if ratio <= target else f"**{ratio:.2f}**{border}, {target}"
+    return (
+        f"{ratio:.2f}{border}, {target}"
+        if ratio <= target
+        else f"**{ratio:.2f}**{border}, {target}"
+    )
 
 
 def _border(values: Mapping[str, Any]) -> float:
     return CaseOutcome(
-        case="", seconds={OURS: values[BORDER], "parquet": values["parquet"]}, target=None, note="", versus="parquet"
+        case="",
+        seconds={OURS: values[BORDER], "parquet": values["parquet"]},
+        target=None,
+        note="",
+        versus="parquet",
     ).ratios["parquet"]
 
 
@@ -223,10 +280,14 @@ def plot(results: Results, path: Path) -> None:
             bars = axes.barh(at, outcome.ratios["parquet"] - 1, left=1, height=0.25, color=colour)
             marks.setdefault(_TITLES[configuration].replace("`", ""), bars)
             if outcome.target is not None:
-                (mark,) = axes.plot([outcome.target] * 2, [at - 0.13, at + 0.13], color="black", linewidth=2)
+                (mark,) = axes.plot(
+                    [outcome.target] * 2, [at - 0.13, at + 0.13], color="black", linewidth=2
+                )
                 marks.setdefault("target", mark)
             if BORDER in outcome.seconds:
-                (mark,) = axes.plot(_border(outcome.seconds), at, "D", color="#e45756", markersize=4)
+                (mark,) = axes.plot(
+                    _border(outcome.seconds), at, "D", color="#e45756", markersize=4
+                )
                 marks.setdefault("the border alone", mark)
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xscale("log")

@@ -45,19 +45,32 @@ SCHEMAS = {
     .add("at", TimestampType())
     .add("flag", BooleanType()),
     # Without NULL elements in vectors, Spark reads fastest.
-    "wide": StructType().add("id", LongType()).add("vector", ArrayType(FloatType(), containsNull=False)),
+    "wide": StructType()
+    .add("id", LongType())
+    .add("vector", ArrayType(FloatType(), containsNull=False)),
 }
 
 
 def ready_made(
-    spark: SparkSession, table: str, rows: int, *columns: str, differ: bool = False, size_below: int = SIZES
+    spark: SparkSession,
+    table: str,
+    rows: int,
+    *columns: str,
+    differ: bool = False,
+    size_below: int = SIZES,
 ) -> DataFrame:
     """Returns a DataFrame over the source, with the named columns or all columns.
 
     With `differ`, each row has its own values, and only rows with `size` below `size_below` exist.
     """
     spark.dataSource.register(ReadyMadeSource)
-    options = {"table": table, "rows": rows, "columns": ",".join(columns), "differ": differ, "size_below": size_below}
+    options = {
+        "table": table,
+        "rows": rows,
+        "columns": ",".join(columns),
+        "differ": differ,
+        "size_below": size_below,
+    }
     return spark.read.format("ready_made").options(**options).load()
 
 
@@ -124,7 +137,9 @@ def ready_batches(table: str, schema: str, rows: int, size_below: int) -> list[p
     """Returns all batches of a table. Each process makes the batches once, for any partition."""
     step = BATCH_ROWS[table]
     parts = (TABLES[table](start, min(step, rows - start)) for start in range(0, rows, step))
-    tables = pa.concat_tables(_as_wanted(part.filter(pc.field("size") < size_below), schema) for part in parts)
+    tables = pa.concat_tables(
+        _as_wanted(part.filter(pc.field("size") < size_below), schema) for part in parts
+    )
     return tables.combine_chunks().to_batches(max_chunksize=step)
 
 

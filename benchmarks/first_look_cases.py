@@ -134,7 +134,9 @@ class FirstLookCases:
             "parquet": lambda: query(self._parquet(table)),
         }
         if border is not None:
-            contestants[BORDER] = lambda: query(ready_made(self.spark, table, self.data.rows(table), *border))
+            contestants[BORDER] = lambda: query(
+                ready_made(self.spark, table, self.data.rows(table), *border)
+            )
         if border_query is not None:
             contestants[BORDER] = border_query
         if pylance is not None:
@@ -156,7 +158,9 @@ class FirstLookCases:
             "first()": lambda df: df.first(),
             "filter, limit(10)": lambda df: df.where("score > 0.99").limit(10).collect(),
             "offset(100), limit(10)": lambda df: df.offset(100).limit(10).collect(),
-            "filter, offset, limit": lambda df: df.where("score > 0.99").offset(100).limit(10).collect(),
+            "filter, offset, limit": lambda df: (
+                df.where("score > 0.99").offset(100).limit(10).collect()
+            ),
             "isEmpty()": lambda df: df.isEmpty(),
         }
         rows = f"{self.data.rows('narrow'):,} rows"
@@ -168,7 +172,10 @@ class FirstLookCases:
             for _ in dataset.scanner().to_batches():
                 pass
 
-        narrow, wide = f"{self.data.rows('narrow'):,} rows x 7 columns", f"{self.data.rows('wide'):,} x {WIDTH} floats"
+        narrow, wide = (
+            f"{self.data.rows('narrow'):,} rows x 7 columns",
+            f"{self.data.rows('wide'):,} x {WIDTH} floats",
+        )
         targets, cpu_targets = _goals(1.3, 0.9), _goals(1.6, 1.4)
         yield self._case(
             "scan, narrow",
@@ -212,7 +219,9 @@ class FirstLookCases:
             lambda df: df.groupBy("word").agg(F.sum("size")).collect(),
             border=("size", "word"),
             pylance=lambda dataset: (
-                dataset.to_table(columns=["word", "size"]).group_by("word").aggregate([("size", "sum")])
+                dataset.to_table(columns=["word", "size"])
+                .group_by("word")
+                .aggregate([("size", "sum")])
             ),
             targets=targets,
         )
@@ -262,7 +271,9 @@ class FirstLookCases:
         few = SIZES // 10
 
         def self_join(df: DataFrame) -> object:
-            return joined(df.select("id", "score"), df.where(F.col("size") < few).select("id", "weight"))
+            return joined(
+                df.select("id", "score"), df.where(F.col("size") < few).select("id", "weight")
+            )
 
         def joined(scores: DataFrame, weights: DataFrame) -> object:
             return scores.join(weights, "id").agg(F.sum(F.col("score") * F.col("weight"))).collect()
@@ -308,7 +319,9 @@ class FirstLookCases:
         self._parquet("small").createOrReplaceTempView(views["parquet"])
 
         def grouped(view: str) -> object:
-            return self.spark.sql(f"SELECT word, count(*), max(score) FROM {view} GROUP BY word").collect()
+            return self.spark.sql(
+                f"SELECT word, count(*), max(score) FROM {view} GROUP BY word"
+            ).collect()
 
         yield TimedCase(
             name="table of 100 rows, SQL",
@@ -335,9 +348,16 @@ class FirstLookCases:
         names = itertools.count()
 
         def backfill() -> None:
-            df = self.spark.read.format("lance").option("with_row_address", True).load(self.data.lance("narrow"))
+            df = (
+                self.spark.read.format("lance")
+                .option("with_row_address", True)
+                .load(self.data.lance("narrow"))
+            )
             (
-                df.select("_rowaddr", (F.col("score") * F.col("size")).alias(f"{self.configuration}_{next(names)}"))
+                df.select(
+                    "_rowaddr",
+                    (F.col("score") * F.col("size")).alias(f"{self.configuration}_{next(names)}"),
+                )
                 .write.format("lance")
                 .mode("append")
                 .option("mode", "backfill")
@@ -355,13 +375,19 @@ class FirstLookCases:
             targets={"configure": 0.3},
             rounds=_FEW,
         )
-        columns = [name for name in lance.dataset(self.data.lance("narrow")).schema.names if "_" in name]
+        columns = [
+            name for name in lance.dataset(self.data.lance("narrow")).schema.names if "_" in name
+        ]
         lance.dataset(self.data.lance("narrow")).drop_columns(columns)
         self.data.clear("out")
 
     def _write(self, name: str, rows: DataFrame, targets: Mapping[str, float]) -> TimedCase:
         """Returns the write of a DataFrame that reads Parquet."""
-        columns, lance_path, parquet_path = rows.columns, self.data.lance("out"), self.data.parquet("out")
+        columns, lance_path, parquet_path = (
+            rows.columns,
+            self.data.lance("out"),
+            self.data.parquet("out"),
+        )
         table = "wide" if "vector" in columns else "narrow"
         options = {"vector.arrow.fixed-size-list.size": WIDTH} if table == "wide" else {}
 
@@ -377,8 +403,12 @@ class FirstLookCases:
 
             writer = None
             for batch in batches:
-                rows = pa.RecordBatch.from_arrays([aligned(column) for column in batch.columns], schema=batch.schema)
-                writer = writer or LanceFileWriter(f"{lance_path}/{uuid.uuid4()}.lance", schema=batch.schema)
+                rows = pa.RecordBatch.from_arrays(
+                    [aligned(column) for column in batch.columns], schema=batch.schema
+                )
+                writer = writer or LanceFileWriter(
+                    f"{lance_path}/{uuid.uuid4()}.lance", schema=batch.schema
+                )
                 writer.write_batch(rows)
                 yield from ()
             if writer is not None:
@@ -392,22 +422,38 @@ class FirstLookCases:
             name=name,
             note=f"{self.data.rows(table):,} rows of {FILES} Parquet files",
             contestants={
-                OURS: lambda: rows.write.format("lance").options(**options).mode("append").save(lance_path),
+                OURS: lambda: (
+                    rows.write.format("lance").options(**options).mode("append").save(lance_path)
+                ),
                 "parquet": lambda: rows.write.mode("append").parquet(parquet_path),
                 "pylance": by_pylance,
                 BORDER: lambda: everything(rows.mapInArrow(throw_away, "nothing int")),
                 WRITER: lambda: everything(rows.mapInArrow(hand_over, "nothing int")),
             },
-            prepare=dict.fromkeys((OURS, "parquet", "pylance", BORDER, WRITER), lambda: self.data.clear("out")),
+            prepare=dict.fromkeys(
+                (OURS, "parquet", "pylance", BORDER, WRITER), lambda: self.data.clear("out")
+            ),
             targets=targets,
         )
 
 
 def cold(configuration: str, format: str, path: str) -> None:
     """Runs a separate process up to its first count."""
-    command = [sys.executable, "-m", "benchmarks.first_look_child", "cold", configuration, format, path]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.first_look_child",
+        "cold",
+        configuration,
+        format,
+        path,
+    ]
     process = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONWARNINGS": ""}
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONWARNINGS": ""},
     )
     if process.returncode:
         raise RuntimeError(f"a process of the benchmark failed: {process.stderr[-3000:]}")

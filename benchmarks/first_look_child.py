@@ -35,7 +35,11 @@ def main() -> None:
         rounds, *only = rest
         for case in FirstLookCases(spark=spark, configuration=configuration, data=data).cases():
             if any(part in case.name for part in only or [""]):
-                print(json.dumps(asdict(case.run(int(rounds), configuration))), file=answers, flush=True)
+                print(
+                    json.dumps(asdict(case.run(int(rounds), configuration))),
+                    file=answers,
+                    flush=True,
+                )
     spark.stop()
 
 
@@ -43,7 +47,9 @@ def _cold(configuration: str, format: str, path: str) -> None:
     """Counts rows as a user script would, with the same imports."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
+    builder = SparkSession.builder.master("local[2]").config(
+        "spark.ui.showConsoleProgress", "false"
+    )
     if configuration == "configure":
         import lance_spark
 

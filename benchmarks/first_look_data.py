@@ -42,7 +42,9 @@ def narrow_table(start: int, rows: int) -> pa.Table:
 def wide_table(start: int, rows: int) -> pa.Table:
     """A number and a vector of 768 floats."""
     rng = np.random.default_rng(start)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH)
+    vectors = pa.FixedSizeListArray.from_arrays(
+        pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH
+    )
     return pa.table({"id": np.arange(start, start + rows, dtype=np.int64), "vector": vectors})
 
 
@@ -94,7 +96,9 @@ class Data:
                 table, mode = TABLES[name](number * rows, rows), "append" if number else "create"
                 lance.write_dataset(table, self.lance(name), mode=mode, enable_stable_row_ids=True)
                 pq.write_table(table, plain)
-                spark.read.parquet(str(plain)).coalesce(1).write.mode("append").parquet(self.parquet(name))
+                spark.read.parquet(str(plain)).coalesce(1).write.mode("append").parquet(
+                    self.parquet(name)
+                )
         plain.unlink()
         if "keyed" in names:
             lance.dataset(self.lance("keyed")).create_scalar_index("key", "BTREE")

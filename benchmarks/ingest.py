@@ -21,7 +21,15 @@ import lance
 import pyarrow as pa
 
 from benchmarks.measure import OURS, quotient
-from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
+from benchmarks.report import (
+    add_only,
+    add_rounds,
+    add_scale,
+    describe_machine,
+    is_chosen,
+    make_parser,
+    write_report,
+)
 from benchmarks.table_api_child import Child
 
 PYARROW, BASE = "PyArrow and pylance", "base"
@@ -34,13 +42,17 @@ def main() -> None:
     add_rounds(parser, 7)
     add_scale(parser, "300 k rows and 20 k vectors")
     add_only(parser)
-    parser.add_argument("--base", type=Path, metavar="CHECKOUT", help="a folder with another lance-spark to measure")
+    parser.add_argument(
+        "--base", type=Path, metavar="CHECKOUT", help="a folder with another lance-spark to measure"
+    )
     arguments = parser.parse_args()
     checkouts = {OURS: str(_ROOT), PYARROW: "-"}
     if arguments.base is not None:
         checkouts[BASE] = str(arguments.base.resolve())
     children = {
-        name: Child(sys.executable, checkout, str(arguments.scale), module="benchmarks.ingest_child")
+        name: Child(
+            sys.executable, checkout, str(arguments.scale), module="benchmarks.ingest_child"
+        )
         for name, checkout in checkouts.items()
     }
     results = []
@@ -48,7 +60,9 @@ def main() -> None:
         cases_of = {name: child.answer() for name, child in children.items()}
         for case in cases_of[OURS]:
             if is_chosen(case, arguments):
-                contestants = {name: child for name, child in children.items() if case in cases_of[name]}
+                contestants = {
+                    name: child for name, child in children.items() if case in cases_of[name]
+                }
                 results.append(measure(case, contestants, arguments.rounds))
                 print(line(results[-1]), flush=True)
     finally:
@@ -77,10 +91,13 @@ def measure(case: str, contestants: dict[str, Child], rounds: int) -> dict[str, 
     return {
         "case": case,
         "seconds": {
-            name: round(statistics.median(answer["seconds"] for answer in some), 4) for name, some in answers.items()
+            name: round(statistics.median(answer["seconds"] for answer in some), 4)
+            for name, some in answers.items()
         },
         "cpu": {name: round(statistics.median(some), 4) for name, some in cpu.items()},
-        "cpu_ratios": {name: round(quotient(cpu[OURS], some), 2) for name, some in cpu.items() if name != OURS},
+        "cpu_ratios": {
+            name: round(quotient(cpu[OURS], some), 2) for name, some in cpu.items() if name != OURS
+        },
         "load": (round(load, 1), round(os.getloadavg()[0], 1)),
     }
 

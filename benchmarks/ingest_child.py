@@ -67,7 +67,12 @@ def tables(scale: float) -> dict[str, tuple[Any, pa.Schema]]:
     single = random.standard_normal((vectors, SIZE), dtype=np.float32)
     text = pa.schema([("id", pa.int64()), ("text", pa.string())])
     number = pa.schema(
-        [("id", pa.int64()), ("price", pa.float64()), ("short", pa.float32()), ("at", pa.timestamp("us"))]
+        [
+            ("id", pa.int64()),
+            ("price", pa.float64()),
+            ("short", pa.float32()),
+            ("at", pa.timestamp("us")),
+        ]
     )
     vector = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.float32(), SIZE))])
     moments = pd.date_range("2020-01-01", periods=rows, freq="s")
@@ -172,7 +177,10 @@ def results(scale: float) -> dict[str, Timed]:
     random = np.random.default_rng(1)
     single = random.standard_normal((vectors, SIZE), dtype=np.float32)
     double = single.astype(np.float64)
-    texts, numbers = [f"product number {number} of a shop" for number in range(rows)], list(range(rows))
+    texts, numbers = (
+        [f"product number {number} of a shop" for number in range(rows)],
+        list(range(rows)),
+    )
     floats = random.standard_normal(rows)
     vector = pa.list_(pa.float32(), SIZE)
     pair = pa.struct([("id", pa.int64()), ("text", pa.string())])
@@ -199,7 +207,9 @@ def results(scale: float) -> dict[str, Timed]:
     cases: dict[str, Timed] = {}
     for name, (kind, values) in by_row.items():
         output = Output("f", kind, is_columns=False, nan_is_null=False)
-        cases[f"{UDF_RESULTS}{name}"] = lambda output=output, values=values: output.from_rows(values)  # type: ignore[misc]
+        cases[f"{UDF_RESULTS}{name}"] = lambda output=output, values=values: output.from_rows(
+            values
+        )  # type: ignore[misc]
     for name, (kind, batch, nan_is_null) in by_batch.items():
         output = Output("f", kind, is_columns=False, nan_is_null=nan_is_null)
         cases[f"{UDF_RESULTS}batches of {name}"] = (  # type: ignore[misc]

@@ -28,7 +28,15 @@ from typing import Any
 
 from benchmarks.first_look import data_folder
 from benchmarks.measure import quotient
-from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
+from benchmarks.report import (
+    add_only,
+    add_rounds,
+    add_scale,
+    describe_machine,
+    is_chosen,
+    make_parser,
+    write_report,
+)
 from benchmarks.table_api_child import Child
 
 PYSPARK = "pyspark==3.5.9"
@@ -89,18 +97,36 @@ class JvmConnector:
         python, jars = home / "venv" / "bin" / "python", home / "jars"
         if not python.exists():
             _run("venv", [sys.executable, "-m", "venv", str(home / "venv")], home)
-        _run("PyPI", [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", PYSPARK, "psutil"], home)
+        _run(
+            "PyPI",
+            [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", PYSPARK, "psutil"],
+            home,
+        )
         if not jars.is_dir():
             (home / "pom.xml").write_text(_POM.format(*CONNECTOR))
-            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars.tmp'}"]
-            _run("Maven Central", ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy], home)
+            copy = [
+                "dependency:copy-dependencies",
+                "-DincludeScope=runtime",
+                f"-DoutputDirectory={home / 'jars.tmp'}",
+            ]
+            _run(
+                "Maven Central",
+                ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy],
+                home,
+            )
             (home / "jars.tmp").rename(jars)
         where = "import pyspark, os; print(os.path.join(os.path.dirname(pyspark.__file__), 'jars'))"
         spark = Path(
-            subprocess.run([str(python), "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+            subprocess.run(
+                [str(python), "-c", where], capture_output=True, text=True, check=True
+            ).stdout.strip()
         )
         shipped = {_artifact(jar) for jar in spark.iterdir()}
-        chosen = [jar for jar in sorted(jars.iterdir()) if jar.name.startswith(_NEWER) or _artifact(jar) not in shipped]
+        chosen = [
+            jar
+            for jar in sorted(jars.iterdir())
+            if jar.name.startswith(_NEWER) or _artifact(jar) not in shipped
+        ]
         return cls(python=str(python), classpath=os.pathsep.join(map(str, chosen)))
 
 
@@ -112,8 +138,16 @@ def install_iceberg(home: Path) -> Path:
     """
     folder = home / "iceberg"
     if not folder.is_dir():
-        copy = ["dependency:copy", f"-Dartifact={ICEBERG}", f"-DoutputDirectory={home / 'iceberg.tmp'}"]
-        _run("Maven Central", ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy], home)
+        copy = [
+            "dependency:copy",
+            f"-Dartifact={ICEBERG}",
+            f"-DoutputDirectory={home / 'iceberg.tmp'}",
+        ]
+        _run(
+            "Maven Central",
+            ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy],
+            home,
+        )
         (home / "iceberg.tmp").rename(folder)
     return next(folder.glob("*.jar"))
 
@@ -134,25 +168,37 @@ def _run(registry: str, command: Sequence[str], folder: Path) -> None:
 def main() -> None:
     """Runs the cases, prints a table, and writes `jvm.json` and `jvm.png`."""
     parser = make_parser("jvm", __doc__)
-    parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
+    parser.add_argument(
+        "--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default"
+    )
     add_rounds(parser, 5, "timed rounds of each case, at most")
     add_scale(parser, "4 M narrow and 200 k wide rows")
     add_only(parser)
-    parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument(
+        "--data", type=Path, help="keep the tables in this folder, and take those that are there"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results that are there"
+    )
     arguments = parser.parse_args()
     file = arguments.out / "jvm.json"
     if arguments.show:
-        print_table({case["case"]: case["seconds"] for case in json.loads(file.read_text())["cases"]})
+        print_table(
+            {case["case"]: case["seconds"] for case in json.loads(file.read_text())["cases"]}
+        )
         return
     with contextlib.ExitStack() as ends:
-        home = arguments.home or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-jvm-")))
+        home = arguments.home or Path(
+            ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-jvm-"))
+        )
         try:
             jvm = JvmConnector.install(home.absolute())
         except LeftOutError as reason:
             print(f"jvm: left out, {reason}")
             return
-        folder = ends.enter_context(data_folder(arguments.data, arguments.scale, "narrow", "wide", "keyed"))
+        folder = ends.enter_context(
+            data_folder(arguments.data, arguments.scale, "narrow", "wide", "keyed")
+        )
         results: dict[str, Seconds] = {}
         sessions = {kind: ends.enter_context(session(kind, folder, jvm)) for kind in KINDS}
         abouts = {kind: child.answer() for kind, child in sessions.items()}
@@ -193,24 +239,35 @@ def measure(case: str, sessions: Mapping[str, Child], rounds: int) -> Seconds:
 def ratios(seconds: Seconds) -> dict[str, float]:
     """Returns the ratio of each connector to Parquet, and of lance-spark to the JVM connector."""
     to_parquet = {kind: quotient(times[LANCE], times[PARQUET]) for kind, times in seconds.items()}
-    ours = {f"{kind} / jvm": quotient(seconds[kind][LANCE], seconds["jvm"][LANCE]) for kind in seconds if kind != "jvm"}
+    ours = {
+        f"{kind} / jvm": quotient(seconds[kind][LANCE], seconds["jvm"][LANCE])
+        for kind in seconds
+        if kind != "jvm"
+    }
     return {kind: round(ratio, 3) for kind, ratio in {**to_parquet, **ours}.items()}
 
 
-def as_json(results: Mapping[str, Seconds], versions: Mapping[str, Any], arguments: argparse.Namespace) -> object:
+def as_json(
+    results: Mapping[str, Seconds], versions: Mapping[str, Any], arguments: argparse.Namespace
+) -> object:
     """Returns all data for a comparison with another run."""
     return {
         "machine": describe_machine(),
         "versions": {**versions, "connector": ":".join(CONNECTOR)},
         "rounds": arguments.rounds,
         "scale": arguments.scale,
-        "cases": [{"case": case, "ratios": ratios(times), "seconds": times} for case, times in results.items()],
+        "cases": [
+            {"case": case, "ratios": ratios(times), "seconds": times}
+            for case, times in results.items()
+        ],
     }
 
 
 def print_table(results: Mapping[str, Seconds]) -> None:
     """Prints the Markdown table of docs/benchmarks.md."""
-    print("\n| case | JVM | JVM / Parquet | ours / Parquet | `configure` / Parquet | ours / JVM | `configure` / JVM |")
+    print(
+        "\n| case | JVM | JVM / Parquet | ours / Parquet | `configure` / Parquet | ours / JVM | `configure` / JVM |"
+    )
     print("| --- " * 7 + "|")
     for case, seconds in results.items():
         print(row(case, seconds))
@@ -222,7 +279,10 @@ def row(case: str, seconds: Seconds) -> str:
 
     of = ratios(seconds)
     ours = [of[f"{kind} / jvm"] for kind in KINDS if kind != "jvm"]
-    cells = [f"{statistics.median(seconds['jvm'][LANCE]):.2f} s", *(f"{of[kind]:.2f}" for kind in KINDS)]
+    cells = [
+        f"{statistics.median(seconds['jvm'][LANCE]):.2f} s",
+        *(f"{of[kind]:.2f}" for kind in KINDS),
+    ]
     return f"| {' | '.join([case, *cells, *(f'**{r:.2f}**' if r > 1 else f'{r:.2f}' for r in ours)])} |"
 
 
@@ -233,7 +293,11 @@ def plot(results: Mapping[str, Seconds], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    titles = {"jvm": "JVM connector", "enable_pushdown": "ours, enable_pushdown", "configure": "ours, configure"}
+    titles = {
+        "jvm": "JVM connector",
+        "enable_pushdown": "ours, enable_pushdown",
+        "configure": "ours, configure",
+    }
     colours = {"jvm": "#f58518", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
     figure, axes = plt.subplots(figsize=(9, 1.4 + 0.55 * len(results)))
     for place, kind in enumerate(KINDS):

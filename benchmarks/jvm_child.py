@@ -43,14 +43,25 @@ def main() -> None:
     connector = Connector(kind, Path(folder), *jars)
     cases = {
         name: TimedCase(
-            name=name, note="", contestants=contestants, prepare=dict.fromkeys(contestants, connector.clear)
+            name=name,
+            note="",
+            contestants=contestants,
+            prepare=dict.fromkeys(contestants, connector.clear),
         )
         for name, contestants in connector.cases().items()
     }
-    print(json.dumps({"pyspark": connector.spark.version, "cases": list(cases)}), file=answers, flush=True)
+    print(
+        json.dumps({"pyspark": connector.spark.version, "cases": list(cases)}),
+        file=answers,
+        flush=True,
+    )
     for line in sys.stdin:
         question: dict[str, str] = json.loads(line)
-        print(json.dumps(cases[question["case"]].once(question["contestant"])), file=answers, flush=True)
+        print(
+            json.dumps(cases[question["case"]].once(question["contestant"])),
+            file=answers,
+            flush=True,
+        )
     connector.spark.stop()
 
 
@@ -114,12 +125,21 @@ class Connector:
 
         def sums(df: Any) -> None:
             df.selectExpr(
-                "sum(id)", "sum(size)", "sum(score)", "sum(weight)", "count(word)", "count(at)", "count(flag)"
+                "sum(id)",
+                "sum(size)",
+                "sum(score)",
+                "sum(weight)",
+                "count(word)",
+                "count(at)",
+                "count(flag)",
             ).collect()
 
         queries: dict[str, tuple[str, Callable[[Any], object]]] = {
             "narrow, sums and counts": ("narrow", sums),
-            "wide, sum(size(vector))": ("wide", lambda df: df.selectExpr("sum(size(vector))").collect()),
+            "wide, sum(size(vector))": (
+                "wide",
+                lambda df: df.selectExpr("sum(size(vector))").collect(),
+            ),
             "wide, sum(vector[0])": ("wide", lambda df: df.selectExpr("sum(vector[0])").collect()),
             "wide, all to noop": ("wide", _everything),
             "sum(id) of the wide table": ("wide", lambda df: df.selectExpr("sum(id)").collect()),
@@ -146,10 +166,16 @@ class Connector:
         return self.spark.read.parquet(str(self.folder / f"{table}.parquet"))
 
     def _both(self, table: str, query: Callable[[Any], object]) -> Contestants:
-        return {"lance": lambda: query(self._lance(table)), "parquet": lambda: query(self._parquet(table))}
+        return {
+            "lance": lambda: query(self._lance(table)),
+            "parquet": lambda: query(self._parquet(table)),
+        }
 
     def _look_up(self, df: Any) -> None:
-        assert len(df.where(f"key = {next(self._numbers) * 7919 % 1000}").select("vector").collect()) == 1
+        assert (
+            len(df.where(f"key = {next(self._numbers) * 7919 % 1000}").select("vector").collect())
+            == 1
+        )
 
     def _writes(self, table: str) -> Contestants:
         def lance() -> None:
@@ -165,7 +191,10 @@ class Connector:
             mode = "error" if self.kind == "jvm" else "append"
             rows.write.format("lance").options(**options).mode(mode).save(str(self.out))
 
-        return {"lance": lance, "parquet": lambda: self._parquet(table).write.parquet(str(self.out))}
+        return {
+            "lance": lance,
+            "parquet": lambda: self._parquet(table).write.parquet(str(self.out)),
+        }
 
     def _add_column(self) -> None:
         name = f"feature_{next(self._numbers)}"
@@ -175,12 +204,16 @@ class Connector:
             self.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW feature AS {view}")
             self.spark.sql(f"ALTER TABLE {table} ADD COLUMNS {name} FROM feature")
             return
-        rows = self.spark.read.format("lance").option("with_row_address", True).load(str(self.grown))
+        rows = (
+            self.spark.read.format("lance").option("with_row_address", True).load(str(self.grown))
+        )
         values = rows.selectExpr("_rowaddr", f"score * id AS {name}")
         values.write.format("lance").mode("append").option("mode", "backfill").save(str(self.grown))
 
     def _rewrite(self) -> None:
-        self._parquet("narrow").selectExpr("*", "score * id AS feature").write.parquet(str(self.out))
+        self._parquet("narrow").selectExpr("*", "score * id AS feature").write.parquet(
+            str(self.out)
+        )
 
     def _run_cold(self, format: str, table: str) -> None:
         import subprocess
@@ -189,7 +222,9 @@ class Connector:
         kind = self.kind if format == "lance" else "plain"
         arguments = [kind, "cold", format, str(self.folder / table), *self.classpath]
         process = subprocess.run(
-            [sys.executable, "-m", "benchmarks.jvm_child", *arguments], capture_output=True, check=False
+            [sys.executable, "-m", "benchmarks.jvm_child", *arguments],
+            capture_output=True,
+            check=False,
         )
         if process.returncode:
             raise RuntimeError(process.stderr[-3000:].decode(errors="replace"))

@@ -34,10 +34,16 @@ _CASES = ("load, other order", "load, same order", "parquet, other order", "parq
 def main() -> None:
     """Makes the data, runs the cases in turn, and writes `load.json`."""
     parser = make_parser("load", __doc__)
-    parser.add_argument("--rows", type=int, default=20_000_000, help="rows of the table, and of the source")
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the table, and of the source"
+    )
     parser.add_argument("--memory", default="4g", help="memory of the JVM")
-    parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
-    parser.add_argument("--only", action="append", choices=_CASES, help="run only this case; repeatable")
+    parser.add_argument(
+        "--data", type=Path, help="keep the tables in this folder, and take those that are there"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=_CASES, help="run only this case; repeatable"
+    )
     parser.add_argument("--case", choices=_CASES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case:
@@ -49,14 +55,30 @@ def main() -> None:
             make(folder, arguments.rows)
         results = {}
         for case in arguments.only or _CASES:
-            command = [sys.executable, "-m", "benchmarks.load", "--case", case, "--data", str(folder)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.load",
+                "--case",
+                case,
+                "--data",
+                str(folder),
+            ]
             environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
             process = subprocess.run(
-                [*command, "--memory", arguments.memory], stdout=subprocess.PIPE, env=environment, check=True
+                [*command, "--memory", arguments.memory],
+                stdout=subprocess.PIPE,
+                env=environment,
+                check=True,
             )
             results[case] = json.loads(process.stdout.splitlines()[-1])
             print(f"{case:22} {results[case]}", flush=True)
-    report = {"rows": arguments.rows, "memory": arguments.memory, "cpus": os.cpu_count(), "cases": results}
+    report = {
+        "rows": arguments.rows,
+        "memory": arguments.memory,
+        "cpus": os.cpu_count(),
+        "cases": results,
+    }
     write_report(arguments, "load", report)
 
 
@@ -76,14 +98,23 @@ def make(folder: Path, rows: int) -> None:
         ids = np.arange(number * step, (number + 1) * step)
         table = pa.table({"id": ids, "text": pa.array(ids).cast(pa.string())})
         lance.write_dataset(
-            table, folder / "new.lance", mode="append" if number else "create", enable_stable_row_ids=True
+            table,
+            folder / "new.lance",
+            mode="append" if number else "create",
+            enable_stable_row_ids=True,
         )
         pq.write_table(table, folder / "table.parquet" / f"{number:03}.parquet")
         for kind, keys in (("same", ids), ("other", shuffled[number * step : (number + 1) * step])):
-            vectors = np.repeat(keys.astype(np.float32), _DIMENSIONS) + np.tile(np.arange(_DIMENSIONS), len(keys))
-            values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.astype(np.float32)), _DIMENSIONS)
+            vectors = np.repeat(keys.astype(np.float32), _DIMENSIONS) + np.tile(
+                np.arange(_DIMENSIONS), len(keys)
+            )
+            values = pa.FixedSizeListArray.from_arrays(
+                pa.array(vectors.astype(np.float32)), _DIMENSIONS
+            )
             source = pa.table({"id": keys, "score": keys * 0.5, "vector": values})
-            pq.write_table(source, folder / f"{kind}.parquet" / f"{number:03}.parquet", row_group_size=200_000)
+            pq.write_table(
+                source, folder / f"{kind}.parquet" / f"{number:03}.parquet", row_group_size=200_000
+            )
     (folder / "new.lance").rename(folder / "table.lance")
 
 
@@ -97,8 +128,12 @@ def run(case: str, folder: Path, memory: str) -> dict[str, Any]:
     source = folder / f"{order.split()[0]}.parquet"
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-", dir=folder) as scratch:
         builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", memory)
-        builder = builder.config("spark.local.dir", f"{scratch}/spark").config("spark.ui.enabled", "false")
-        spark = lance_spark.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
+        builder = builder.config("spark.local.dir", f"{scratch}/spark").config(
+            "spark.ui.enabled", "false"
+        )
+        spark = lance_spark.configure(
+            builder.config("spark.ui.showConsoleProgress", "false")
+        ).getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         peak = Peak()
         if what == "load":
@@ -112,11 +147,17 @@ def run(case: str, folder: Path, memory: str) -> dict[str, Any]:
             bytes_written = _bytes(Path(table.uri)) - before
         else:
             began = time.perf_counter()
-            rows = spark.read.parquet(str(folder / "table.parquet")).join(spark.read.parquet(str(source)), "id", "left")
+            rows = spark.read.parquet(str(folder / "table.parquet")).join(
+                spark.read.parquet(str(source)), "id", "left"
+            )
             rows.write.parquet(f"{scratch}/joined.parquet")
             seconds = time.perf_counter() - began
             bytes_written = _bytes(Path(scratch) / "joined.parquet")
-        return {"seconds": round(seconds, 1), "peak_mib": peak.stop(), "written_mib": bytes_written >> 20}
+        return {
+            "seconds": round(seconds, 1),
+            "peak_mib": peak.stop(),
+            "written_mib": bytes_written >> 20,
+        }
 
 
 class Peak:

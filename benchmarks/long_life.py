@@ -70,7 +70,9 @@ class ResourceUsage:
         gc.collect()
         own = psutil.Process()
         states = [_state(process) for process in own.children(recursive=True)]
-        java = next((process for process in own.children(recursive=True) if "java" in _name(process)), own)
+        java = next(
+            (process for process in own.children(recursive=True) if "java" in _name(process)), own
+        )
         return ResourceUsage(
             resident_mb=own.memory_info().rss / 1e6,
             heap_mb=_heap_bytes() / 1e6,
@@ -142,15 +144,28 @@ class JobLoop:
         self._spark = spark
         self._uri = f"{folder}/t.lance"
         ids = np.arange(ROWS)
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(ROWS * SIZE, np.float32)), SIZE)
-        rows: dict[str, Any] = {"id": ids, "x": ids * 0.5, "text": [f"text number {i}" for i in ids], "vector": vectors}
+        vectors = pa.FixedSizeListArray.from_arrays(
+            pa.array(np.zeros(ROWS * SIZE, np.float32)), SIZE
+        )
+        rows: dict[str, Any] = {
+            "id": ids,
+            "x": ids * 0.5,
+            "text": [f"text number {i}" for i in ids],
+            "vector": vectors,
+        }
         size = ROWS // FRAGMENTS
-        lance.write_dataset(pa.table(rows), self._uri, max_rows_per_file=size, enable_stable_row_ids=True)
+        lance.write_dataset(
+            pa.table(rows), self._uri, max_rows_per_file=size, enable_stable_row_ids=True
+        )
         db = lance_spark.connect(str(folder), spark, progress=False)
         self._table = db.open_table("t")
         self._table.add_columns({"letters": letters})
         self._table.backfill("letters")
-        self._view = self._table.search(None).select({"id": "id", "y": "x * 2"}).create_materialized_view(db, "v")
+        self._view = (
+            self._table.search(None)
+            .select({"id": "id", "y": "x * 2"})
+            .create_materialized_view(db, "v")
+        )
         self.kinds: dict[str, Callable[[int], object]] = {
             "backfill": lambda i: self._table.backfill("letters", where=f"id = {i % ROWS}"),
             "refresh": self._refresh,
@@ -178,11 +193,15 @@ class JobLoop:
         self._spark.read.format("lance").load(self._uri).filter(f"id = {number % ROWS}").collect()
 
     def _append(self, number: int) -> None:
-        frame = self._spark.createDataFrame([(5000 + number, 1.0, "a")], "id long, x double, text string")
+        frame = self._spark.createDataFrame(
+            [(5000 + number, 1.0, "a")], "id long, x double, text string"
+        )
         frame.write.format("lance").mode("append").save(self._uri)
 
     def _load(self, number: int) -> None:
-        self._table.load_columns(pa.table({"id": [number % ROWS], "score": [1.0]}), pk="id", columns=["score"])
+        self._table.load_columns(
+            pa.table({"id": [number % ROWS], "score": [1.0]}), pk="id", columns=["score"]
+        )
 
     def _backfill_by_dataframe(self, number: int) -> None:
         frame = self._spark.read.format("lance").option("with_row_address", True).load(self._uri)
@@ -230,8 +249,12 @@ def make_session(*, connect: bool) -> SparkSession:
     if connect:
         SparkContext._ensure_initialized()  # the JVM of the server then has a gateway
         return SparkSession.builder.remote(_LOCAL).getOrCreate()
-    builder = SparkSession.builder.master(_LOCAL).appName("long life").config("spark.driver.memory", "2g")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = (
+        SparkSession.builder.master(_LOCAL).appName("long life").config("spark.driver.memory", "2g")
+    )
+    builder = builder.config("spark.ui.enabled", "false").config(
+        "spark.ui.showConsoleProgress", "false"
+    )
     session = lance_spark.configure(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -243,7 +266,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=300, help="jobs of each kind")
     parser.add_argument("--warm", type=int, default=100, help="jobs before the first measurement")
     parser.add_argument("--only", action="append", help="run only these kinds; repeatable")
-    parser.add_argument("--connect", action="store_true", help="run over Spark Connect, without SQL")
+    parser.add_argument(
+        "--connect", action="store_true", help="run over Spark Connect, without SQL"
+    )
     arguments = parser.parse_args()
     name = "long_life_connect" if arguments.connect else "long_life"
     content: dict[str, Any] = {
@@ -274,7 +299,17 @@ def main() -> None:
         spark.stop()
 
 
-_KINDS = ("backfill", "refresh", "read", "search", "append", "load", "DataFrame backfill", "UPDATE", "MERGE")
+_KINDS = (
+    "backfill",
+    "refresh",
+    "read",
+    "search",
+    "append",
+    "load",
+    "DataFrame backfill",
+    "UPDATE",
+    "MERGE",
+)
 
 
 if __name__ == "__main__":

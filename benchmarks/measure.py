@@ -61,7 +61,9 @@ class CaseOutcome:
     def cpu_ratios(self) -> dict[str, float]:
         """Ratios of CPU seconds, for contestants with measured CPU seconds."""
         return {
-            name: quotient(self.cpu[OURS], times) for name, times in self.cpu.items() if name != OURS and all(times)
+            name: quotient(self.cpu[OURS], times)
+            for name, times in self.cpu.items()
+            if name != OURS and all(times)
         }
 
     @property

@@ -30,8 +30,25 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from benchmarks.measure import OURS
-from benchmarks.models_work import IN_FLIGHT, PREPARE, SERVICE, WORKS, BatchModel, ModelWork, ServiceModel, count_loads
-from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
+from benchmarks.models_work import (
+    IN_FLIGHT,
+    PREPARE,
+    SERVICE,
+    WORKS,
+    BatchModel,
+    ModelWork,
+    ServiceModel,
+    count_loads,
+)
+from benchmarks.report import (
+    add_only,
+    add_rounds,
+    add_scale,
+    describe_machine,
+    is_chosen,
+    make_parser,
+    write_report,
+)
 from benchmarks.table_api_child import Child
 from lance_spark import UDF, Table, udf
 from lance_spark.session.sessions import make_session
@@ -80,7 +97,9 @@ class MeasuredModel:
     @property
     def shares(self) -> dict[str, float]:
         """Share of the limit that each contestant reaches: the median of the rounds."""
-        limits = self.seconds[LOOP] if self.limit_s is None else [self.limit_s] * len(self.seconds[LOOP])
+        limits = (
+            self.seconds[LOOP] if self.limit_s is None else [self.limit_s] * len(self.seconds[LOOP])
+        )
         return {
             name: statistics.median(limit / own for limit, own in zip(limits, times, strict=True))
             for name, times in self.seconds.items()
@@ -109,7 +128,10 @@ class MeasuredModel:
 
     def line(self) -> str:
         """Formats the case as a line of text."""
-        rates = "  ".join(f"{name} {rate:.0f} rows/s ({self.shares[name]:.2f})" for name, rate in self.rates.items())
+        rates = "  ".join(
+            f"{name} {rate:.0f} rows/s ({self.shares[name]:.2f})"
+            for name, rate in self.rates.items()
+        )
         verdict = "met" if self.shares[OURS] >= self.work.goal else "MISSED"
         loads = f"loads {self.loads[0]}, later {self.loads[1]}"
         return f"{self.name:14} {rates}  (goal {self.work.goal:.2f}: {verdict})  {loads}  load {self.load:.1f}"
@@ -118,10 +140,13 @@ class MeasuredModel:
 class ModelContest:
     """The folder of the rows, the session, and the processes of the other contestants."""
 
-    def __init__(self, folder: Path, scale: float, pythons: dict[str, tuple[str, str]], stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, scale: float, pythons: dict[str, tuple[str, str]], stack: ExitStack
+    ) -> None:
         self._folder, self._scale = folder, scale
         self._children = {
-            name: Child(python, kind, module="benchmarks.models_child") for name, (kind, python) in pythons.items()
+            name: Child(python, kind, module="benchmarks.models_child")
+            for name, (kind, python) in pythons.items()
         }
         service = Child(sys.executable, "service", module="benchmarks.models_child")
         for child in (*self._children.values(), service):
@@ -136,12 +161,16 @@ class ModelContest:
         table = lance_spark.connect(str(folder), spark, progress=False).open_table("rows")
         contestants: dict[str, Contestant] = {OURS: lambda: backfill(table, name, folder)}
         for peer, child in self._children.items():
-            contestants[peer] = functools.partial(child.ask, _PATIENCE_S, work=name, folder=str(folder))
+            contestants[peer] = functools.partial(
+                child.ask, _PATIENCE_S, work=name, folder=str(folder)
+            )
         for contestant, act in list(contestants.items()):
             try:
                 case.first[contestant] = run_once(act, case)
             except TimeoutError:
-                print(f"{name}: {contestant} is left out from here on, since a job took more than {_PATIENCE_S} s")
+                print(
+                    f"{name}: {contestant} is left out from here on, since a job took more than {_PATIENCE_S} s"
+                )
                 del contestants[contestant], self._children[contestant]
         compare(table, folder, work)
         loads = count_loads(folder)
@@ -161,7 +190,9 @@ class ModelContest:
         (folder / "rows.parquet").mkdir()
         part = -(-rows.num_rows // 4)
         for number in range(4):
-            pq.write_table(rows.slice(number * part, part), folder / "rows.parquet" / f"{number}.parquet")
+            pq.write_table(
+                rows.slice(number * part, part), folder / "rows.parquet" / f"{number}.parquet"
+            )
         (folder / "url").write_text(self._url)
         if name in PREPARE:
             PREPARE[name](rows, folder)
@@ -192,7 +223,9 @@ def backfill(table: Table, name: str, folder: Path) -> dict[str, float]:
 
 def warm_up(folder: Path, spark: SparkSession) -> None:
     """Runs small jobs, because the compilation of Spark's code belongs to the start of Spark."""
-    lance.write_dataset(pa.table({"value": range(1000)}), folder / "warm.lance", enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"value": range(1000)}), folder / "warm.lance", enable_stable_row_ids=True
+    )
     table = lance_spark.connect(str(folder), spark, progress=False).open_table("warm")
 
     def repeat(value: int) -> int:
@@ -220,7 +253,9 @@ def compare(table: Table, folder: Path, work: ModelWork) -> None:
     ours = table.to_pandas()
     parts = [pa.ipc.open_file(str(file)).read_all() for file in sorted(folder.glob("loop-*.arrow"))]
     bare = pa.concat_tables(parts).to_pandas()
-    ours, bare = (frame.sort_values("value", kind="stable").reset_index(drop=True) for frame in (ours, bare))
+    ours, bare = (
+        frame.sort_values("value", kind="stable").reset_index(drop=True) for frame in (ours, bare)
+    )
     if pa.types.is_string(work.data_type) or pa.types.is_integer(work.data_type):
         equal = (ours["result"] == bare["result"]).all()
     else:

@@ -36,9 +36,18 @@ def main() -> None:
     kind = sys.argv[1]
     if kind == "service":
         threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-        asyncio.run(serve(lambda port: print(json.dumps(f"http://127.0.0.1:{port}"), file=answers, flush=True)))
+        asyncio.run(
+            serve(
+                lambda port: print(json.dumps(f"http://127.0.0.1:{port}"), file=answers, flush=True)
+            )
+        )
         return
-    prepare = {"loop": prepare_loop, "pandas-udf": prepare_spark, "daft": prepare_daft, "geneva": prepare_geneva}
+    prepare = {
+        "loop": prepare_loop,
+        "pandas-udf": prepare_spark,
+        "daft": prepare_daft,
+        "geneva": prepare_geneva,
+    }
     run: Answer = prepare[kind]()
     for line in sys.stdin:
         question = json.loads(line)
@@ -105,7 +114,9 @@ def asynchronous(folder: str) -> Any:
         return Client(folder)
 
     client = event_loop.run_until_complete(connect())
-    return lambda value: pa.array(event_loop.run_until_complete(client.label_all(value.to_pylist())))
+    return lambda value: pa.array(
+        event_loop.run_until_complete(client.label_all(value.to_pylist()))
+    )
 
 
 # --- a pandas UDF in plain Spark
@@ -117,7 +128,12 @@ def prepare_spark() -> Answer:
     from pyspark.sql.functions import pandas_udf
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    types = {"text vectors": "array<float>", "simulated gpu": "array<float>", "images": "double", "sleeper": "bigint"}
+    types = {
+        "text vectors": "array<float>",
+        "simulated gpu": "array<float>",
+        "images": "double",
+        "sleeper": "bigint",
+    }
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
@@ -138,7 +154,9 @@ def prepare_spark() -> Answer:
         compute.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}
         result = pandas_udf(compute, types.get(name, "string"))  # type: ignore[call-overload]
         rows = spark.read.parquet(f"{folder}/rows.parquet").coalesce(work.processes)
-        rows.select("id", result("value").alias("result")).write.mode("overwrite").parquet(f"{folder}/spark.parquet")
+        rows.select("id", result("value").alias("result")).write.mode("overwrite").parquet(
+            f"{folder}/spark.parquet"
+        )
         return spark.read.parquet(f"{folder}/spark.parquet").where("result IS NOT NULL").count()
 
     return run
@@ -153,10 +171,16 @@ def prepare_daft() -> Answer:
     def run(name: str, folder: Path) -> int:
         work, target = WORKS[name], folder / "daft.parquet"
         shutil.rmtree(target, ignore_errors=True)
-        model = daft_service(str(folder)) if name == SERVICE else daft_model(name, str(folder), work)
+        model = (
+            daft_service(str(folder)) if name == SERVICE else daft_model(name, str(folder), work)
+        )
         rows = daft.read_parquet(f"{folder}/rows.parquet/*.parquet")
         rows.select(rows["id"], model(rows["value"]).alias("result")).write_parquet(str(target))
-        return int(daft.read_parquet(f"{target}/*.parquet").where(daft.col("result").not_null()).count_rows())
+        return int(
+            daft.read_parquet(f"{target}/*.parquet")
+            .where(daft.col("result").not_null())
+            .count_rows()
+        )
 
     return run
 
@@ -206,19 +230,28 @@ def prepare_geneva() -> Any:
 
     # geneva requests 2.3 CPUs for two workers, and would wait with 2.
     cluster = ExitStack()
-    cluster.enter_context(ray_cluster(local=True, log_to_driver=False, ray_init_kwargs={"num_cpus": 4}))
+    cluster.enter_context(
+        ray_cluster(local=True, log_to_driver=False, ray_init_kwargs={"num_cpus": 4})
+    )
     atexit.register(cluster.close)
 
     def run(name: str, folder: Path) -> dict[str, float]:
         work, home = WORKS[name], folder / "geneva"
         if not home.exists():
-            lance.write_dataset(pa.ipc.open_file(f"{folder}/rows.arrow").read_all(), home / "rows.lance")
-            geneva.connect(str(home)).open_table("rows").add_columns({"result": geneva_model(name, str(folder), work)})
+            lance.write_dataset(
+                pa.ipc.open_file(f"{folder}/rows.arrow").read_all(), home / "rows.lance"
+            )
+            geneva.connect(str(home)).open_table("rows").add_columns(
+                {"result": geneva_model(name, str(folder), work)}
+            )
         table = geneva.connect(str(home)).open_table("rows")
         began = time.perf_counter()
         table.backfill("result", where="1=1", concurrency=work.processes)
         seconds = time.perf_counter() - began
-        return {"seconds": seconds, "rows": lance.dataset(home / "rows.lance").count_rows("result IS NOT NULL")}
+        return {
+            "seconds": seconds,
+            "rows": lance.dataset(home / "rows.lance").count_rows("result IS NOT NULL"),
+        }
 
     return run
 
@@ -241,7 +274,9 @@ def geneva_model(name: str, folder: str, work: ModelWork) -> Any:
     # geneva reads the annotations, which are texts in this module.
     LazyModel.__call__.__annotations__ = {"value": pa.Array, "return": pa.Array}
     # A call of geneva has the rows of a checkpoint.
-    return geneva.udf(data_type=work.data_type, checkpoint_size=work.batch_size, input_columns=["value"])(LazyModel)()
+    return geneva.udf(
+        data_type=work.data_type, checkpoint_size=work.batch_size, input_columns=["value"]
+    )(LazyModel)()
 
 
 if __name__ == "__main__":

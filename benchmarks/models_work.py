@@ -63,7 +63,12 @@ class ModelWork:
     def table(self, scale: float) -> pa.Table:
         """Returns the rows, with an id each."""
         values = list(islice(self.values(), max(1, int(self.rows * scale))))
-        return pa.table({"id": pa.array(range(len(values)), pa.int64()), "value": pa.array(values, self.value_type)})
+        return pa.table(
+            {
+                "id": pa.array(range(len(values)), pa.int64()),
+                "value": pa.array(values, self.value_type),
+            }
+        )
 
 
 def record_load(folder: str) -> None:
@@ -103,7 +108,11 @@ def docstrings() -> Iterator[str]:
         except (SyntaxError, ValueError):
             continue
         nodes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        texts += [doc for node in ast.walk(tree) if isinstance(node, nodes) and (doc := ast.get_docstring(node))]
+        texts += [
+            doc
+            for node in ast.walk(tree)
+            if isinstance(node, nodes) and (doc := ast.get_docstring(node))
+        ]
     for turn in count():
         yield from (f"{text} {turn}" for text in texts)
 
@@ -125,7 +134,9 @@ def load_magika(folder: str) -> Batch:
     from magika import Magika
 
     model = Magika()
-    return lambda value: pa.array([model.identify_bytes(t.encode()).output.label for t in value.to_pylist()])
+    return lambda value: pa.array(
+        [model.identify_bytes(t.encode()).output.label for t in value.to_pylist()]
+    )
 
 
 def load_vectors(folder: str) -> Batch:
@@ -137,7 +148,9 @@ def load_vectors(folder: str) -> Batch:
 
     def embed(value: pa.Array) -> pa.Array:
         vectors = words.transform(value.to_pylist()) @ components
-        return pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel().astype(np.float32)), VECTOR)
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(vectors.ravel().astype(np.float32)), VECTOR
+        )
 
     return embed
 
@@ -147,7 +160,9 @@ def fit_components(table: pa.Table, folder: Path) -> None:
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    counts = HashingVectorizer(n_features=2**14).transform(table["value"].slice(0, 2000).to_pylist())
+    counts = HashingVectorizer(n_features=2**14).transform(
+        table["value"].slice(0, 2000).to_pylist()
+    )
     svd = TruncatedSVD(min(VECTOR, table.num_rows - 1), random_state=0).fit(counts)
     components = np.zeros((2**14, VECTOR))
     components[:, : svd.components_.shape[0]] = svd.components_.T
@@ -163,8 +178,15 @@ def load_angles(folder: str) -> Batch:
     name = session.get_inputs()[0].name
 
     def classify(value: pa.Array) -> pa.Array:
-        pictures = [Image.open(io.BytesIO(file)).convert("RGB").resize((192, 48)) for file in value.to_pylist()]
-        pixels = np.stack([np.asarray(picture, np.float32).transpose(2, 0, 1) for picture in pictures]) / 127.5 - 1
+        pictures = [
+            Image.open(io.BytesIO(file)).convert("RGB").resize((192, 48))
+            for file in value.to_pylist()
+        ]
+        pixels = (
+            np.stack([np.asarray(picture, np.float32).transpose(2, 0, 1) for picture in pictures])
+            / 127.5
+            - 1
+        )
         return pa.array(session.run(None, {name: pixels})[0][:, 1].astype(np.float64))
 
     return classify
@@ -187,7 +209,9 @@ def load_kernel(folder: str) -> Batch:
         fcntl.flock(device, fcntl.LOCK_EX)
         time.sleep(KERNEL_S)
         fcntl.flock(device, fcntl.LOCK_UN)
-        return pa.FixedSizeListArray.from_arrays(pa.array(np.ones(len(value) * VECTOR, np.float32)), VECTOR)
+        return pa.FixedSizeListArray.from_arrays(
+            pa.array(np.ones(len(value) * VECTOR, np.float32)), VECTOR
+        )
 
     return run
 
@@ -209,7 +233,11 @@ def service_url(folder: str) -> str:
 
 def load_threads(folder: str) -> Batch:
     """Returns answers of the service, with `IN_FLIGHT` threads."""
-    place, own, pool = urlsplit(service_url(folder)).netloc, threading.local(), ThreadPoolExecutor(IN_FLIGHT)
+    place, own, pool = (
+        urlsplit(service_url(folder)).netloc,
+        threading.local(),
+        ThreadPoolExecutor(IN_FLIGHT),
+    )
 
     def label(text: str) -> str:
         if not hasattr(own, "connection"):
@@ -238,7 +266,11 @@ class Client:
             OSError: The service refused the call.
         """
         place, body = self._place, text.encode()
-        connection = self._idle.pop() if self._idle else await asyncio.open_connection(place.hostname, place.port)
+        connection = (
+            self._idle.pop()
+            if self._idle
+            else await asyncio.open_connection(place.hostname, place.port)
+        )
         reader, writer = connection
         writer.write(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         head = await reader.readuntil(b"\r\n\r\n")
@@ -291,14 +323,19 @@ class LengthService(asyncio.Protocol):
 
 async def serve(announce: Callable[[int], None]) -> None:
     """Runs the service, and announces its port."""
-    server = await asyncio.get_running_loop().create_server(LengthService, "127.0.0.1", 0, backlog=512)
+    server = await asyncio.get_running_loop().create_server(
+        LengthService, "127.0.0.1", 0, backlog=512
+    )
     announce(server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
 
 SERVICE = "service, 50 ms"
 
-PREPARE: dict[str, Callable[[pa.Table, Path], None]] = {"text vectors": fit_components, "images": copy_angles}
+PREPARE: dict[str, Callable[[pa.Table, Path], None]] = {
+    "text vectors": fit_components,
+    "images": copy_angles,
+}
 """Files that the models of a case load."""
 
 WORKS = {

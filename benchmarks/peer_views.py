@@ -47,7 +47,18 @@ FRAGMENTS = 10
 
 _SEED = 20
 _TINY = 2_000
-_WORDS = ("lance", "spark", "column", "row", "feature", "view", "fragment", "index", "blob", "vector")
+_WORDS = (
+    "lance",
+    "spark",
+    "column",
+    "row",
+    "feature",
+    "view",
+    "fragment",
+    "index",
+    "blob",
+    "vector",
+)
 
 Round = dict[str, dict[str, Any]]
 """Results of a library in a round, by case."""
@@ -58,8 +69,12 @@ def main() -> None:
     parser = make_parser("peer_views", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the source")
     add_rounds(parser, 2, "rounds of each library")
-    parser.add_argument("--home", type=Path, default=cache_folder(), help="folder of geneva's environment")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument(
+        "--home", type=Path, default=cache_folder(), help="folder of geneva's environment"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results that are there"
+    )
     arguments = parser.parse_args()
     file = arguments.out / "peer_views.json"
     if not arguments.show:
@@ -71,7 +86,10 @@ def main() -> None:
                 about, cases = run(name, pythons[name], arguments.rows)
                 abouts[name].append(about)
                 rounds[name].append(cases)
-                print(f"round {number + 1}, {name}: {json.dumps({'start': about, 'cases': cases})}", flush=True)
+                print(
+                    f"round {number + 1}, {name}: {json.dumps({'start': about, 'cases': cases})}",
+                    flush=True,
+                )
             # Written after each round, so an interrupted run keeps its results.
             write_report(arguments, "peer_views", as_json(rounds, abouts, arguments))
         plot(json.loads(file.read_text()), arguments.out / "peer_views.png")
@@ -80,7 +98,12 @@ def main() -> None:
 
 def plot(report: dict[str, Any], path: Path) -> None:
     """Draws the seconds of each refresh, with each library."""
-    plot_bars({case["case"]: case["seconds"] for case in report["cases"]}, path, label="seconds, median", unit="s")
+    plot_bars(
+        {case["case"]: case["seconds"] for case in report["cases"]},
+        path,
+        label="seconds, median",
+        unit="s",
+    )
 
 
 def cache_folder() -> Path:
@@ -120,7 +143,11 @@ def run(name: str, python: str, rows: int) -> tuple[dict[str, Any], Round]:
         began = time.perf_counter()
         child = Child(python, name, folder, f"{folder}/calls", module="benchmarks.peer_views_child")
         try:
-            about = {**child.answer(), "process": round(time.perf_counter() - began, 2), "load": os.getloadavg()[0]}
+            about = {
+                **child.answer(),
+                "process": round(time.perf_counter() - began, 2),
+                "load": os.getloadavg()[0],
+            }
             began = time.perf_counter()
             tiny = ViewUnderTest(Path(folder), "tiny", _TINY, child)
             warmed = tiny.refresh(create=True)
@@ -146,7 +173,10 @@ class ViewUnderTest:
         self._log = folder / "calls"
         self._rows, self._child = rows, child
         lance.write_dataset(
-            make_rows(0, rows), self._uri, max_rows_per_file=rows // FRAGMENTS, enable_stable_row_ids=True
+            make_rows(0, rows),
+            self._uri,
+            max_rows_per_file=rows // FRAGMENTS,
+            enable_stable_row_ids=True,
         )
 
     def measure(self) -> Round:
@@ -171,8 +201,12 @@ class ViewUnderTest:
         for again in (False, True):
             self._log.unlink(missing_ok=True)
             answer = self._child.ask(create=create and not again, **self._names)
-            calls = [int(line) for line in self._log.read_text().split()] if self._log.exists() else []
-            attempts.append({**answer, "calls": sum(calls), "batches": len(calls), "rows": self._compare()})
+            calls = (
+                [int(line) for line in self._log.read_text().split()] if self._log.exists() else []
+            )
+            attempts.append(
+                {**answer, "calls": sum(calls), "batches": len(calls), "rows": self._compare()}
+            )
             if "error" not in answer:
                 break
         return attempts
@@ -200,7 +234,9 @@ class ViewUnderTest:
         return {
             "rows": view.num_rows,
             "missing": len(expected.keys() - actual.keys()),
-            "wrong": sum(row != expected[number] for number, row in actual.items() if number in expected),
+            "wrong": sum(
+                row != expected[number] for number, row in actual.items() if number in expected
+            ),
             "extra": view.num_rows - len(expected.keys() & actual.keys()),
         }
 
@@ -222,20 +258,24 @@ def make_rows(first: int, count: int) -> pa.Table:
             "price": random.integers(1, 10_000, count),
             "stars": random.random(count, dtype=np.float32),
             "text": [
-                " ".join(line[:length]) for line, length in zip(words, random.integers(3, 12, count), strict=True)
+                " ".join(line[:length])
+                for line, length in zip(words, random.integers(3, 12, count), strict=True)
             ],
         }
     )
 
 
 def as_json(
-    rounds: dict[str, list[Round]], abouts: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace
+    rounds: dict[str, list[Round]],
+    abouts: dict[str, list[dict[str, Any]]],
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     """Returns all data for a comparison with another run."""
     cases = []
     for case in rounds[OURS][0]:
         attempts = {
-            name: [cases[case]["attempts"] for cases in library_rounds] for name, library_rounds in rounds.items()
+            name: [cases[case]["attempts"] for cases in library_rounds]
+            for name, library_rounds in rounds.items()
         }
         first = {name: [tried[0]["seconds"] for tried in each] for name, each in attempts.items()}
         ratio = quotient(first[OURS], first[PEER])
@@ -256,7 +296,9 @@ def as_json(
         "fragments": FRAGMENTS,
         "rounds": len(rounds[OURS]),
         "starts": {
-            name: [{key: value for key, value in about.items() if key != "versions"} for about in each]
+            name: [
+                {key: value for key, value in about.items() if key != "versions"} for about in each
+            ]
             for name, each in abouts.items()
         },
         "cases": cases,
@@ -265,18 +307,28 @@ def as_json(
 
 def print_table(report: dict[str, Any]) -> None:
     """Prints the Markdown table of docs/benchmarks.md. A missed target is bold."""
-    print("\n| refresh after | lance-spark | geneva | lance-spark / geneva | calls | geneva: calls | geneva: outcome |")
+    print(
+        "\n| refresh after | lance-spark | geneva | lance-spark / geneva | calls | geneva: calls | geneva: outcome |"
+    )
     print("| --- " * 7 + "|")
     for case in report["cases"]:
         seconds, attempts = case["seconds"], case["attempts"]
         ratio = f"{case['ratio']:.3f}" if case["met"] else f"**{case['ratio']:.3f}**"
         times = [f"{seconds[name]:.2f} s" for name in (OURS, PEER)]
-        calls = [" or ".join(sorted({f"{tried[0]['calls']:,}" for tried in attempts[name]})) for name in (OURS, PEER)]
+        calls = [
+            " or ".join(sorted({f"{tried[0]['calls']:,}" for tried in attempts[name]}))
+            for name in (OURS, PEER)
+        ]
         print(f"| {' | '.join([case['case'], *times, ratio, *calls, _outcome(attempts[PEER])])} |")
-    wrong = [case["case"] for case in report["cases"] if _outcome(case["attempts"][OURS]) != "right"]
+    wrong = [
+        case["case"] for case in report["cases"] if _outcome(case["attempts"][OURS]) != "right"
+    ]
     print(f"\nlance-spark: {'rows are right in all cases' if not wrong else f'NOT RIGHT: {wrong}'}")
     for name, starts in report["starts"].items():
-        middle = {key: statistics.median(start[key] for start in starts) for key in ("process", "start", "warm_up")}
+        middle = {
+            key: statistics.median(start[key] for start in starts)
+            for key in ("process", "start", "warm_up")
+        }
         print(f"{name}: start {middle['process']:.1f} s, and a tiny view {middle['warm_up']:.1f} s")
 
 
@@ -287,7 +339,9 @@ def _outcome(rounds: Sequence[Sequence[dict[str, Any]]]) -> str:
         words = []
         for attempt in attempts:
             rows = attempt["rows"]
-            faults = [f"{rows[fault]:,} {fault}" for fault in ("missing", "wrong", "extra") if rows[fault]]
+            faults = [
+                f"{rows[fault]:,} {fault}" for fault in ("missing", "wrong", "extra") if rows[fault]
+            ]
             state = ", ".join(faults) or "right"
             words.append(f"raised, rows {state}" if "error" in attempt else state)
         if len(attempts) > 1:

@@ -55,7 +55,9 @@ def counted_length(log: str) -> Callable[[pa.Array], pa.Array]:
 
 
 @contextlib.contextmanager
-def _ours(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+def _ours(
+    folder: str, function: Callable[[pa.Array], pa.Array]
+) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     import lance
     import pyspark
     from pyspark.sql import SparkSession
@@ -73,16 +75,24 @@ def _ours(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tup
 
 
 @contextlib.contextmanager
-def _peer(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+def _peer(
+    folder: str, function: Callable[[pa.Array], pa.Array]
+) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     import importlib.metadata
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Disables usage reports.
     import geneva
     from geneva.runners.ray._mgr import ray_cluster
 
-    versions = {name: importlib.metadata.version(name) for name in ("geneva", "ray", "lancedb", "pylance")}
+    versions = {
+        name: importlib.metadata.version(name) for name in ("geneva", "ray", "lancedb", "pylance")
+    }
     with ray_cluster(local=True, log_to_driver=False, ray_init_kwargs={"num_cpus": _SLOTS}):
-        yield geneva.connect(folder), geneva.udf(function, data_type=pa.int32()), {"versions": versions}
+        yield (
+            geneva.connect(folder),
+            geneva.udf(function, data_type=pa.int32()),
+            {"versions": versions},
+        )
 
 
 def _answer(db: Any, length: Any, question: dict[str, Any]) -> dict[str, Any]:
@@ -93,10 +103,14 @@ def _answer(db: Any, length: Any, question: dict[str, Any]) -> dict[str, Any]:
     began = time.perf_counter()
     try:
         if question["create"]:
-            query = opened.search(None).select({**{column: column for column in question["columns"]}, "length": length})
+            query = opened.search(None).select(
+                {**{column: column for column in question["columns"]}, "length": length}
+            )
             opened = query.create_materialized_view(db, name)
         result = opened.refresh(concurrency=CORES)
-        answer["stages"] = {stage: round(seconds, 3) for stage, seconds in getattr(result, "seconds", {}).items()}
+        answer["stages"] = {
+            stage: round(seconds, 3) for stage, seconds in getattr(result, "seconds", {}).items()
+        }
     except Exception as error:  # noqa: BLE001 - what it raises is a result
         answer["error"] = f"{type(error).__name__}: {error}"[:400]
     return {"seconds": round(time.perf_counter() - began, 3), **answer}

@@ -16,7 +16,9 @@ COLOURS = {
 _FURTHER = ("#eeca3b", "#b279a2", "#e45756", "#72b7b2")
 
 
-def plot_bars(cases: Mapping[str, Mapping[str, float]], path: Path, *, label: str, unit: str) -> None:
+def plot_bars(
+    cases: Mapping[str, Mapping[str, float]], path: Path, *, label: str, unit: str
+) -> None:
     """Draws a bar for each contestant of each case, on a logarithmic axis.
 
     Args:
@@ -38,9 +40,17 @@ def plot_bars(cases: Mapping[str, Mapping[str, float]], path: Path, *, label: st
     figure, axes = plt.subplots(figsize=(9, 1.4 + 0.26 * (most + 0.6) * len(cases)))
     labelled: set[str] = set()
     for row, values in enumerate(cases.values()):
-        for place, (name, value) in enumerate(sorted(values.items(), key=lambda item: _ours_first(item[0]))):
+        for place, (name, value) in enumerate(
+            sorted(values.items(), key=lambda item: _ours_first(item[0]))
+        ):
             at = row + (place - (len(values) - 1) / 2) * 0.8 / most
-            axes.barh(at, value, height=0.72 / most, color=colours[name], label=None if name in labelled else name)
+            axes.barh(
+                at,
+                value,
+                height=0.72 / most,
+                color=colours[name],
+                label=None if name in labelled else name,
+            )
             axes.text(value, at, f" {value:.3g} {unit}", va="center", fontsize=7)
             labelled.add(name)
     axes.set_xscale("log")
@@ -49,7 +59,9 @@ def plot_bars(cases: Mapping[str, Mapping[str, float]], path: Path, *, label: st
     axes.invert_yaxis()
     axes.set_xlabel(f"{label} (less is better)")
     axes.margins(x=0.15)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(len(names), 3), frameon=False)
+    axes.legend(
+        loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(len(names), 3), frameon=False
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -48,10 +48,18 @@ Numbers = dict[str, Any]
 def main() -> None:
     """Runs the parts, and writes `remote.json`."""
     parser = make_parser("remote", __doc__)
-    parser.add_argument("--fragments", type=int, nargs="*", default=[10, 100], help="fragments of the tables")
-    parser.add_argument("--latency", type=int, nargs="*", default=[20, 50], help="milliseconds per request")
-    parser.add_argument("--many", type=int, default=1000, help="fragments of the table with small files, or 0")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results of the last run")
+    parser.add_argument(
+        "--fragments", type=int, nargs="*", default=[10, 100], help="fragments of the tables"
+    )
+    parser.add_argument(
+        "--latency", type=int, nargs="*", default=[20, 50], help="milliseconds per request"
+    )
+    parser.add_argument(
+        "--many", type=int, default=1000, help="fragments of the table with small files, or 0"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results of the last run"
+    )
     arguments = parser.parse_args()
     if not arguments.show:
         for report in measure(arguments.fragments, arguments.latency, arguments.many):
@@ -70,10 +78,14 @@ def measure(fragments: list[int], latencies: list[int], many: int) -> Iterator[N
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         spark = session(2, folder)
         for count in fragments:
-            report["requests"][count] = run(spark, Path(folder), OPERATIONS, fragments=count, latency_ms=0)
+            report["requests"][count] = run(
+                spark, Path(folder), OPERATIONS, fragments=count, latency_ms=0
+            )
             yield report
         for latency in latencies:
-            results = run(spark, Path(folder), OPERATIONS, fragments=min(fragments), latency_ms=latency)
+            results = run(
+                spark, Path(folder), OPERATIONS, fragments=min(fragments), latency_ms=latency
+            )
             report["round_trips"][latency] = results
             yield report
         spark.stop()
@@ -86,10 +98,20 @@ def measure(fragments: list[int], latencies: list[int], many: int) -> Iterator[N
 
 def session(slots: int, folder: str) -> SparkSession:
     """Returns a session with the settings of `configure`."""
-    builder = SparkSession.builder.master(f"local[{slots}]").appName("remote").config("spark.driver.memory", "2g")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.local.dir", f"{folder}/local")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.sql.session.timeZone", "UTC")
-    spark = lance_spark.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
+    builder = (
+        SparkSession.builder.master(f"local[{slots}]")
+        .appName("remote")
+        .config("spark.driver.memory", "2g")
+    )
+    builder = builder.config("spark.ui.enabled", "false").config(
+        "spark.local.dir", f"{folder}/local"
+    )
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config(
+        "spark.sql.session.timeZone", "UTC"
+    )
+    spark = lance_spark.configure(
+        builder.config("spark.ui.showConsoleProgress", "false")
+    ).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -109,7 +131,9 @@ def run(
         small = RemoteTable(spark=spark, root=f"s3://{TABLES}", storage=storage, fragments=2)
         small.make()
         small.append(small.read())
-        remote = RemoteTable(spark=spark, root=f"s3://{TABLES}", storage=storage, fragments=fragments, rows=rows)
+        remote = RemoteTable(
+            spark=spark, root=f"s3://{TABLES}", storage=storage, fragments=fragments, rows=rows
+        )
         remote.make()
         for name, operation in operations.items():
             operation.prepare(remote)
@@ -120,12 +144,16 @@ def run(
     return results
 
 
-def measure_call(remote: RemoteTable, act: Callable[[RemoteTable], object], latency_ms: int) -> Numbers:
+def measure_call(
+    remote: RemoteTable, act: Callable[[RemoteTable], object], latency_ms: int
+) -> Numbers:
     """Returns the numbers of a call."""
     latency_s = latency_ms / 1000
     fail(remote.storage, latency_s=latency_s)
     began = time.time()
-    call = count_requests(remote.storage, lambda: (act(remote), time.time())[1], latency_s=latency_s)
+    call = count_requests(
+        remote.storage, lambda: (act(remote), time.time())[1], latency_s=latency_s
+    )
     fail(remote.storage)
     first_call = first_call_s(remote)
     numbers = {
@@ -138,7 +166,9 @@ def measure_call(remote: RemoteTable, act: Callable[[RemoteTable], object], late
     if latency_s:
         numbers["round_trips"] = round(call.busy_s() / latency_s)
         if first_call is not None and first_call > began:
-            numbers["round_trips_before_first_call"] = round(call.busy_s(until=first_call) / latency_s)
+            numbers["round_trips_before_first_call"] = round(
+                call.busy_s(until=first_call) / latency_s
+            )
     return numbers
 
 
@@ -178,39 +208,68 @@ MANY = {
     "backfill, nothing to do": OPERATIONS["backfill, nothing to do"],
     "update of one row": OPERATIONS["update of one row"],
     # The twin has no column of the first backfill: as many files make a comparison of compactions.
-    "compact_files": dataclasses.replace(OPERATIONS["compact_files"], prepare=add_column_with_pylance),
+    "compact_files": dataclasses.replace(
+        OPERATIONS["compact_files"], prepare=add_column_with_pylance
+    ),
 }
 
 
 def measure_many(spark: SparkSession, folder: Path, fragments: int) -> Numbers:
     """Returns the numbers of a table with many small fragments."""
-    results = run(spark, folder, MANY, fragments=fragments, rows=_MANY_ROWS, latency_ms=_MANY_LATENCY_MS)
+    results = run(
+        spark, folder, MANY, fragments=fragments, rows=_MANY_ROWS, latency_ms=_MANY_LATENCY_MS
+    )
     for note in Path(tempfile.gettempdir()).glob(f"lance-spark-remote-{os.getpid()}-*"):
         note.unlink()
-    return {"fragments": fragments, "slots": MANY_SLOTS, "latency_ms": _MANY_LATENCY_MS, "operations": results}
+    return {
+        "fragments": fragments,
+        "slots": MANY_SLOTS,
+        "latency_ms": _MANY_LATENCY_MS,
+        "operations": results,
+    }
 
 
 def show(report: Numbers) -> None:
     """Prints the tables of the page."""
     counts = report["requests"]
     methods = " / ".join(METHODS)
-    print("| operation |", " | ".join(f"{count} fragments | pylance" for count in counts), f"| {methods} |")
+    print(
+        "| operation |",
+        " | ".join(f"{count} fragments | pylance" for count in counts),
+        f"| {methods} |",
+    )
     print("| --- |", " --- | --- |" * len(counts), "--- |", sep="")
     largest = list(counts)[-1]
     for name in counts[largest]:
         cells = [cell for count in counts for cell in pair(counts[count].get(name, {}), "requests")]
         by_method = counts[largest][name]["ours"]["by_method"]
-        print(f"| {name} |", " | ".join(cells), "|", " / ".join(str(by_method.get(m, 0)) for m in METHODS), "|")
+        print(
+            f"| {name} |",
+            " | ".join(cells),
+            "|",
+            " / ".join(str(by_method.get(m, 0)) for m in METHODS),
+            "|",
+        )
     print()
     latencies = report["round_trips"]
-    print("| operation |", " | ".join(f"{latency} ms | pylance | s | pylance" for latency in latencies), "|")
+    print(
+        "| operation |",
+        " | ".join(f"{latency} ms | pylance | s | pylance" for latency in latencies),
+        "|",
+    )
     print("| --- |", " --- | --- | --- | --- |" * len(latencies), sep="")
     for name in OPERATIONS:
         results = [result[name] for result in latencies.values()]
-        print(f"| {name} |", " | ".join(" | ".join(pair(r, "round_trips") + pair(r, "seconds")) for r in results), "|")
+        print(
+            f"| {name} |",
+            " | ".join(" | ".join(pair(r, "round_trips") + pair(r, "seconds")) for r in results),
+            "|",
+        )
     if many := report.get("many"):
         print(f"\n{many['fragments']} fragments, {many['latency_ms']} ms, {many['slots']} slots:")
-        print("| operation | requests | pylance | serial round trips | pylance | before the first call |")
+        print(
+            "| operation | requests | pylance | serial round trips | pylance | before the first call |"
+        )
         print("| --- | --- | --- | --- | --- | --- |")
         for name, result in many["operations"].items():
             first_call = result["ours"].get("round_trips_before_first_call", "")

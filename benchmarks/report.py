@@ -13,11 +13,15 @@ from typing import Any
 def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
     """Returns the parser of a benchmark, with the folder of its results."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks/results"), help="folder of the results"
+    )
     return parser
 
 
-def add_rounds(parser: argparse.ArgumentParser, default: int, what: str = "timed rounds of each case") -> None:
+def add_rounds(
+    parser: argparse.ArgumentParser, default: int, what: str = "timed rounds of each case"
+) -> None:
     """Adds the number of rounds."""
     parser.add_argument("--rounds", type=int, default=default, help=what)
 
@@ -29,7 +33,9 @@ def add_scale(parser: argparse.ArgumentParser, size: str) -> None:
 
 def add_only(parser: argparse.ArgumentParser) -> None:
     """Adds the choice of cases by parts of their names, for :func:`is_chosen`."""
-    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser.add_argument(
+        "--only", action="append", help="run only cases whose name contains this; repeatable"
+    )
 
 
 def is_chosen(case: str, arguments: argparse.Namespace) -> bool:
@@ -39,7 +45,11 @@ def is_chosen(case: str, arguments: argparse.Namespace) -> bool:
 
 def describe_machine() -> dict[str, Any]:
     """Returns the cores, the processor, and the release of Python."""
-    return {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
+    return {
+        "cpus": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+    }
 
 
 def write_report(arguments: argparse.Namespace, name: str, content: object) -> Path:

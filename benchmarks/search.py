@@ -45,7 +45,9 @@ def main() -> None:
     """Runs all cases in sequence, and writes `search.json` and `search.png`."""
     parser = make_parser("search", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
-    parser.add_argument("--queries", type=int, default=500, help="queries that are searched for at once")
+    parser.add_argument(
+        "--queries", type=int, default=500, help="queries that are searched for at once"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         results = measure(folder, arguments.rows, arguments.queries)
@@ -62,16 +64,26 @@ def plot(results: Mapping[str, Any], path: Path) -> None:
 
 def measure(folder: str, rows: int, queries: int) -> dict[str, object]:
     """Returns recalls and times."""
-    builder = SparkSession.builder.master("local[2]").appName("search").config("spark.ui.enabled", "false")
-    spark = lance_spark.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("search")
+        .config("spark.ui.enabled", "false")
+    )
+    spark = lance_spark.configure(
+        builder.config("spark.ui.showConsoleProgress", "false")
+    ).getOrCreate()
     db = lance_spark.connect(folder, spark, progress=False)
     vectors = clustered(rows + queries, seed=1)
     stored, queried = vectors[:rows], vectors[rows:]
     path = f"{folder}/vectors.lance"
     first = rows - rows // 10
-    lance.write_dataset(table_of(stored[:first], 0), path, max_rows_per_file=rows // 8, enable_stable_row_ids=True)
+    lance.write_dataset(
+        table_of(stored[:first], 0), path, max_rows_per_file=rows // 8, enable_stable_row_ids=True
+    )
     table = db.open_table("vectors")
-    frame = spark.createDataFrame([(n, q.tolist()) for n, q in enumerate(queried)], "n int, q array<float>").cache()
+    frame = spark.createDataFrame(
+        [(n, q.tolist()) for n, q in enumerate(queried)], "n int, q array<float>"
+    ).cache()
     frame.count()
     report: dict[str, object] = {}
     outcomes = [batch_case(table, frame, path, queried).run(3)]
@@ -91,7 +103,9 @@ def clustered(count: int, *, seed: int) -> Matrix:
     """Returns vectors around 1,000 centres."""
     random = np.random.default_rng(seed)
     centres = random.standard_normal((1000, _SIZE))
-    vectors: Matrix = centres[random.integers(0, 1000, count)] + 0.5 * random.standard_normal((count, _SIZE))
+    vectors: Matrix = centres[random.integers(0, 1000, count)] + 0.5 * random.standard_normal(
+        (count, _SIZE)
+    )
     return vectors.astype(np.float32)
 
 
@@ -135,8 +149,18 @@ def single_cases(table: Table, path: str, queries: Matrix) -> list[TimedCase]:
 
     note = f"{_SINGLE} queries, one after the other"
     return [
-        TimedCase(name="to_arrow", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance"),
-        TimedCase(name="to_spark", contestants={OURS: on_spark, "pylance": pylance}, note=note, versus="pylance"),
+        TimedCase(
+            name="to_arrow",
+            contestants={OURS: ours, "pylance": pylance},
+            note=note,
+            versus="pylance",
+        ),
+        TimedCase(
+            name="to_spark",
+            contestants={OURS: on_spark, "pylance": pylance},
+            note=note,
+            versus="pylance",
+        ),
     ]
 
 
@@ -154,7 +178,9 @@ def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Ti
         assert len(rows) == _K * len(queries)
 
     note = f"{len(queries)} queries at once, before there is an index"
-    return TimedCase(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
+    return TimedCase(
+        name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance"
+    )
 
 
 def report_of(outcome: CaseOutcome) -> dict[str, object]:

@@ -70,10 +70,15 @@ def make_sleeper(row_s: float) -> UDF:
 def main() -> None:
     """Runs the jobs, and writes `sizing.json`."""
     parser = make_parser("sizing", __doc__)
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results of the last run")
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results of the last run"
+    )
     arguments = parser.parse_args()
     if not arguments.show:
-        report: dict[str, Any] = {"machine": {**describe_machine(), "load": os.getloadavg()[0]}, "runs": {}}
+        report: dict[str, Any] = {
+            "machine": {**describe_machine(), "load": os.getloadavg()[0]},
+            "runs": {},
+        }
         with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
             spark = session(_SLOTS, folder)
             for name, run in RUNS.items():
@@ -87,7 +92,9 @@ def measure(spark: SparkSession, folder: Path, run: SizedRun) -> dict[str, float
     """Returns the estimate and the measurement of a job."""
     with s3_server(folder) as storage:
         root = f"s3://{TABLES}"
-        remote = RemoteTable(spark=spark, root=root, storage=storage, fragments=run.fragments, rows=run.rows)
+        remote = RemoteTable(
+            spark=spark, root=root, storage=storage, fragments=run.fragments, rows=run.rows
+        )
         remote.make()
         table = remote.table
         table.add_columns({"letters": make_sleeper(run.row_s)})
@@ -95,12 +102,17 @@ def measure(spark: SparkSession, folder: Path, run: SizedRun) -> dict[str, float
         table.backfill("letters", num_frags=1, concurrency=_SLOTS)
         plan = table.plan_backfill("letters", concurrency=_SLOTS)
         estimate = plan.estimate(
-            slots=_SLOTS, latency_s=run.latency_s, jobs=table.list_jobs(), commit_granularity=run.commit_granularity
+            slots=_SLOTS,
+            latency_s=run.latency_s,
+            jobs=table.list_jobs(),
+            commit_granularity=run.commit_granularity,
         )
         began = time.perf_counter()
         call = count_requests(
             storage,
-            lambda: table.backfill("letters", concurrency=_SLOTS, commit_granularity=run.commit_granularity),
+            lambda: table.backfill(
+                "letters", concurrency=_SLOTS, commit_granularity=run.commit_granularity
+            ),
             latency_s=run.latency_s,
         )
         seconds = time.perf_counter() - began
@@ -120,7 +132,10 @@ def show(report: dict[str, Any]) -> None:
     print("| job | seconds | estimate | requests | estimate | within 25 % |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, run in report["runs"].items():
-        pairs = (run["estimated_seconds"], run["seconds"]), (run["estimated_requests"], run["requests"])
+        pairs = (
+            (run["estimated_seconds"], run["seconds"]),
+            (run["estimated_requests"], run["requests"]),
+        )
         verdict = "yes" if all(abs(a - b) <= _ACCURACY * b for a, b in pairs) else "NO"
         print(
             f"| {name} | {run['seconds']:.1f} | {run['estimated_seconds']:.1f} | {run['requests']:,} | "

@@ -38,7 +38,9 @@ def main() -> None:
     """Runs all cases in sequence, and writes `sql.json` and `sql.png`."""
     parser = make_parser("sql", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
-    parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
+    parser.add_argument(
+        "--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         results = measure(folder, arguments.rows)
@@ -54,13 +56,18 @@ def main() -> None:
 
 def plot(results: list[dict[str, Any]], path: Path) -> None:
     """Draws the bytes added by each statement, with each contestant."""
-    megabytes = {case["case"]: {name: size / 1e6 for name, size in case["bytes"].items()} for case in results}
+    megabytes = {
+        case["case"]: {name: size / 1e6 for name, size in case["bytes"].items()} for case in results
+    }
     plot_bars(megabytes, path, label="megabytes that a statement writes", unit="MB")
 
 
 def cases(rows: int) -> dict[str, str]:
     """Returns the statements by the names of their cases."""
-    updates = {f"UPDATE of {share}": f"UPDATE {{t}} SET k = k + 1 WHERE {where}" for share, where in WHERE.items()}
+    updates = {
+        f"UPDATE of {share}": f"UPDATE {{t}} SET k = k + 1 WHERE {where}"
+        for share, where in WHERE.items()
+    }
     return updates | {
         "DELETE of 1 %": "DELETE FROM {t} WHERE id % 100 = {n}",
         "MERGE of 1 %": f"MERGE INTO {{t}} t USING (SELECT id * 100 + {{n}} AS id, -1L AS k FROM range({rows // 100})) s "
@@ -68,7 +75,9 @@ def cases(rows: int) -> dict[str, str]:
     }
 
 
-def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> dict[str, dict[str, int]]:
+def bytes_of_peers(
+    folder: str, home: Path, statements: Mapping[str, str]
+) -> dict[str, dict[str, int]]:
     """Returns the bytes written by each case with other connectors, or none if they are not
     available."""
     try:
@@ -77,7 +86,11 @@ def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> di
     except LeftOutError as reason:
         print(f"Iceberg and the JVM connector: left out, {reason}")
         return {}
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYSPARK_", "SPARK_"))
+    }
     bytes_by_peer = {}
     for peer in PEERS:
         classpath = iceberg if "Iceberg" in peer else jvm.classpath
@@ -95,16 +108,24 @@ def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> di
 
 def measure(folder: str, rows: int) -> list[dict[str, Any]]:
     """Returns seconds and bytes of each case."""
-    builder = SparkSession.builder.master("local[2]").appName("sql").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
+    builder = (
+        SparkSession.builder.master("local[2]").appName("sql").config("spark.ui.enabled", "false")
+    )
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config(
+        "spark.driver.memory", "3g"
+    )
     spark = lance_spark.configure(builder, catalogs={"lance": folder}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     vector = "transform(sequence(1, 768), x -> cast(rand(7) AS float)) AS v"
-    spark.range(0, rows, 1, 4).selectExpr("id", "id % 100 AS k", vector).write.parquet(f"{folder}/parquet")
+    spark.range(0, rows, 1, 4).selectExpr("id", "id % 100 AS k", vector).write.parquet(
+        f"{folder}/parquet"
+    )
     statements = Statements(spark, folder)
     values = {"UPDATE": "k + 1", "DELETE": None, "MERGE": "-1"}
     results = [
-        statements.run(name, text, WHERE[name.partition(" of ")[2]], values[name.partition(" of ")[0]])
+        statements.run(
+            name, text, WHERE[name.partition(" of ")[2]], values[name.partition(" of ")[0]]
+        )
         for name, text in cases(rows).items()
     ]
     spark.stop()
@@ -123,12 +144,16 @@ class Statements:
         """Returns the cost of a statement, and of rewriting the remaining rows."""
         self._made += 1
         table = f"t{self._made}"
-        self._spark.sql(f"CREATE TABLE lance.{table} AS SELECT * FROM parquet.`{self._folder}/parquet`")
+        self._spark.sql(
+            f"CREATE TABLE lance.{table} AS SELECT * FROM parquet.`{self._folder}/parquet`"
+        )
         numbers = iter(range(7, 99, 3))
         added: dict[str, list[int]] = {OURS: [], _PARQUET: []}
 
         def ours() -> None:
-            text = statement.replace("{t}", f"lance.{table}").replace("{n}", str(next(numbers) % 10))
+            text = statement.replace("{t}", f"lance.{table}").replace(
+                "{n}", str(next(numbers) % 10)
+            )
             added[OURS].append(self._added(f"{table}.lance", lambda: self._spark.sql(text)))
 
         def parquet() -> None:
@@ -137,20 +162,31 @@ class Statements:
             if value is None:
                 rows = rows.filter(f"NOT ({condition})")
             else:
-                rows = rows.selectExpr("id", f"CASE WHEN {condition} THEN {value} ELSE k END AS k", "v")
+                rows = rows.selectExpr(
+                    "id", f"CASE WHEN {condition} THEN {value} ELSE k END AS k", "v"
+                )
             shutil.rmtree(f"{self._folder}/copy", ignore_errors=True)
-            added[_PARQUET].append(self._added("copy", lambda: rows.write.parquet(f"{self._folder}/copy")))
+            added[_PARQUET].append(
+                self._added("copy", lambda: rows.write.parquet(f"{self._folder}/copy"))
+            )
 
         case = TimedCase(
-            name=name, contestants={OURS: ours, _PARQUET: parquet}, note="beside Parquet rewritten", versus=_PARQUET
+            name=name,
+            contestants={OURS: ours, _PARQUET: parquet},
+            note="beside Parquet rewritten",
+            versus=_PARQUET,
         )
         outcome = case.run(_TURNS)
         shutil.rmtree(f"{self._folder}/{table}.lance")
         summary = {
             "case": name,
-            "medians": {contestant: round(value, 3) for contestant, value in outcome.medians.items()},
+            "medians": {
+                contestant: round(value, 3) for contestant, value in outcome.medians.items()
+            },
             "ratio": round(outcome.ratios[_PARQUET], 3),
-            "bytes": {contestant: sorted(sizes)[len(sizes) // 2] for contestant, sizes in added.items()},
+            "bytes": {
+                contestant: sorted(sizes)[len(sizes) // 2] for contestant, sizes in added.items()
+            },
         }
         print(summary, flush=True)
         return summary

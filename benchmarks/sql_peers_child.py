@@ -29,7 +29,11 @@ _MODES = ("write.update.mode", "write.delete.mode", "write.merge.mode")
 
 PEERS = {
     "Iceberg, copy-on-write": (_ICEBERG, "warehouse", dict.fromkeys(_MODES, "copy-on-write")),
-    "Iceberg, merge-on-read": (_ICEBERG, "warehouse", dict.fromkeys(_MODES, "merge-on-read") | {"format-version": "2"}),
+    "Iceberg, merge-on-read": (
+        _ICEBERG,
+        "warehouse",
+        dict.fromkeys(_MODES, "merge-on-read") | {"format-version": "2"},
+    ),
     "JVM connector": (_JVM, "root", {}),
 }
 """Settings of a session, the catalog property for its folder, and table properties."""
@@ -59,7 +63,9 @@ def main() -> None:
         table = f"peer.default.t{number}"
         texts = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
         table_properties = f" TBLPROPERTIES ({texts})" if texts else ""
-        spark.sql(f"CREATE TABLE {table}{table_properties} AS SELECT * FROM parquet.`{folder}/parquet`")
+        spark.sql(
+            f"CREATE TABLE {table}{table_properties} AS SELECT * FROM parquet.`{folder}/parquet`"
+        )
         before = _size(home)
         spark.sql(statement.replace("{t}", table).replace("{n}", "7"))
         written_bytes[case] = _size(home) - before

@@ -18,7 +18,15 @@ from pathlib import Path
 
 from benchmarks.measure import CaseOutcome
 from benchmarks.pictures import plot_bars
-from benchmarks.report import add_only, add_rounds, add_scale, describe_machine, is_chosen, make_parser, write_report
+from benchmarks.report import (
+    add_only,
+    add_rounds,
+    add_scale,
+    describe_machine,
+    is_chosen,
+    make_parser,
+    write_report,
+)
 from benchmarks.table_api_cases import OURS, Contestant, TableApiCases, TableCase
 from benchmarks.table_api_child import geneva_version
 from benchmarks.table_api_memory import Peaks, cpu_seconds, watched
@@ -73,7 +81,9 @@ class MeasuredCase:
             return self.peaks[OURS].largest("worker") <= case.worker_bytes
         if case.target is None:
             return None
-        return (self.outcome.medians[OURS] if case.versus == "seconds" else self.quotients[case.versus]) <= case.target
+        return (
+            self.outcome.medians[OURS] if case.versus == "seconds" else self.quotients[case.versus]
+        ) <= case.target
 
 
 def main() -> None:
@@ -120,7 +130,9 @@ def measure(case: TableCase, rounds: int) -> MeasuredCase:
             first[name] = _timed(contestant, own_clock=name in case.own_clock)
     _compare(case)
     times: dict[str, list[float]] = {name: [] for name in case.contestants}
-    cpu: dict[str, list[float]] = {name: [] for name, contestant in case.contestants.items() if contestant.roots()}
+    cpu: dict[str, list[float]] = {
+        name: [] for name, contestant in case.contestants.items() if contestant.roots()
+    }
     for _ in range(min(rounds, case.rounds)):
         for name, contestant in case.contestants.items():
             if not case.again:
@@ -130,18 +142,31 @@ def measure(case: TableCase, rounds: int) -> MeasuredCase:
             if name in cpu:
                 cpu[name].append(_cpu_seconds(contestant) - before)
     seconds = {name: tuple(values) or (first[name],) for name, values in times.items()}
-    outcome = CaseOutcome(case=case.name, seconds=seconds, target=case.target, note=case.note, versus=case.versus)
+    outcome = CaseOutcome(
+        case=case.name, seconds=seconds, target=case.target, note=case.note, versus=case.versus
+    )
     result = getattr(case.contestants[OURS], "result", None)
-    stages = {} if result is None else {name: round(value, 4) for name, value in result.seconds.items()}
+    stages = (
+        {} if result is None else {name: round(value, 4) for name, value in result.seconds.items()}
+    )
     return MeasuredCase(
-        case=case, outcome=outcome, peaks=peaks, cpu=cpu, stages=stages, load=(load, os.getloadavg()[0])
+        case=case,
+        outcome=outcome,
+        peaks=peaks,
+        cpu=cpu,
+        stages=stages,
+        load=(load, os.getloadavg()[0]),
     )
 
 
 def _timed(contestant: Contestant, *, own_clock: bool) -> float:
     began = time.perf_counter()
     reported_seconds = contestant.run()
-    return float(reported_seconds) if own_clock and isinstance(reported_seconds, float) else time.perf_counter() - began
+    return (
+        float(reported_seconds)
+        if own_clock and isinstance(reported_seconds, float)
+        else time.perf_counter() - began
+    )
 
 
 def _cpu_seconds(contestant: Contestant) -> float:
@@ -153,8 +178,12 @@ def _compare(case: TableCase) -> None:
     for name, contestant in case.contestants.items():
         missing_rows = contestant.missing_rows()
         if missing_rows:
-            raise RuntimeError(f"{case.name}: {missing_rows} of {case.rows} rows of {name} have no value")
-    competitors = {name: contestant for name, contestant in case.contestants.items() if name != OURS}
+            raise RuntimeError(
+                f"{case.name}: {missing_rows} of {case.rows} rows of {name} have no value"
+            )
+    competitors = {
+        name: contestant for name, contestant in case.contestants.items() if name != OURS
+    }
     ours = case.contestants[OURS].values() if competitors else None
     for name, contestant in competitors.items():
         if contestant.values() != ours:
@@ -171,12 +200,20 @@ def line(measured: MeasuredCase) -> str:
     spent = "  ".join(f"{name} {statistics.median(s):.2f}" for name, s in measured.cpu.items() if s)
     spent = f"  CPU seconds: {spent}" if spent else ""
     memory = f"  worker {worker} MiB" if worker else ""
-    goal = f"{case.worker_bytes >> 20} MiB" if case.worker_bytes else f"{case.target or 0:.3g} {case.versus}"
-    verdict = {None: "", True: f"  (target {goal}: met)", False: f"  (target {goal}: MISSED)"}[measured.met]
+    goal = (
+        f"{case.worker_bytes >> 20} MiB"
+        if case.worker_bytes
+        else f"{case.target or 0:.3g} {case.versus}"
+    )
+    verdict = {None: "", True: f"  (target {goal}: met)", False: f"  (target {goal}: MISSED)"}[
+        measured.met
+    ]
     return f"{case.name:32} {times}  {ratios}{spent}{memory}{verdict}  load {measured.load[0]:.1f} to {measured.load[1]:.1f}"
 
 
-def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace, peer: str | None) -> dict[str, object]:
+def as_json(
+    measured: list[MeasuredCase], arguments: argparse.Namespace, peer: str | None
+) -> dict[str, object]:
     """Returns all data for a comparison with another run."""
     import lance
     import pyspark
@@ -200,7 +237,9 @@ def as_json(measured: list[MeasuredCase], arguments: argparse.Namespace, peer: s
                 "peak_memory": {name: peaks.as_json() for name, peaks in m.peaks.items()},
                 "task_seconds": m.stages,
                 "target": m.case.target,
-                "target_worker_mib": None if m.case.worker_bytes is None else m.case.worker_bytes >> 20,
+                "target_worker_mib": None
+                if m.case.worker_bytes is None
+                else m.case.worker_bytes >> 20,
                 "versus": m.case.versus,
                 "met": m.met,
                 "load": m.load,

@@ -22,7 +22,16 @@ from pyspark.sql import SparkSession
 import lance_spark
 from benchmarks.table_api_child import Child
 from benchmarks.table_api_memory import plain_kind, ray_kind, spark_kind
-from benchmarks.table_api_work import BUSY, DOUBLE, EMBED, UTF8_LENGTH, WIDTH, Work, commit, make_table
+from benchmarks.table_api_work import (
+    BUSY,
+    DOUBLE,
+    EMBED,
+    UTF8_LENGTH,
+    WIDTH,
+    Work,
+    commit,
+    make_table,
+)
 from lance_spark.errors import BackfillIncompleteError
 from lance_spark.jobs.results import BackfillJobResult
 from udf_runtime import udf
@@ -143,7 +152,9 @@ class Resumed(Ours):
                 raise ValueError("not yet")
             return compute(id)
 
-        self._table.add_columns({column: udf(fails_at_first, data_type=self.work.data_type, version=column)})
+        self._table.add_columns(
+            {column: udf(fails_at_first, data_type=self.work.data_type, version=column)}
+        )
 
     @property
     def _cured(self) -> Path:
@@ -317,7 +328,12 @@ class TableApiCases:
 
     def cases(self, spark: SparkSession) -> Iterator[TableCase]:
         """Yields the cases. The tables of a case are deleted before the next case."""
-        for group in (self._memory(spark), self._without_geneva(spark), self._beside_geneva(spark), self._cold()):
+        for group in (
+            self._memory(spark),
+            self._without_geneva(spark),
+            self._beside_geneva(spark),
+            self._cold(),
+        ):
             for case in group:
                 yield case
                 for contestant in case.contestants.values():
@@ -329,30 +345,55 @@ class TableApiCases:
 
         def case(name: str, note: str, contestant: Ours, rows: int) -> TableCase:
             return TableCase(
-                name=name, note=note, rows=rows, contestants={OURS: contestant}, worker_bytes=GIB, rounds=0
+                name=name,
+                note=note,
+                rows=rows,
+                contestants={OURS: contestant},
+                worker_bytes=GIB,
+                rounds=0,
             )
 
         def table() -> Path:
             return self.table(rows, 1)
 
-        yield case("wide output, one range", wide, Ours(table(), EMBED, spark, task_size=rows), rows)
+        yield case(
+            "wide output, one range", wide, Ours(table(), EMBED, spark, task_size=rows), rows
+        )
         cut = rows // 4
         yield case(
-            "wide output, ranges", f"{wide}, task_size={cut:,}", Ours(table(), EMBED, spark, task_size=cut), rows
+            "wide output, ranges",
+            f"{wide}, task_size={cut:,}",
+            Ours(table(), EMBED, spark, task_size=cut),
+            rows,
         )
         resumed = Resumed(table(), EMBED, spark, task_size=rows)
-        yield case("wide output, resumed", f"{wide}, all but the last batch from checkpoints", resumed, rows)
+        yield case(
+            "wide output, resumed",
+            f"{wide}, all but the last batch from checkpoints",
+            resumed,
+            rows,
+        )
         long = Ours(self.table(long_rows, 1), UTF8_LENGTH, spark, task_size=long_rows)
-        yield case("long fragment, one range", f"the length of {long_rows:,} texts in one fragment", long, long_rows)
+        yield case(
+            "long fragment, one range",
+            f"the length of {long_rows:,} texts in one fragment",
+            long,
+            long_rows,
+        )
 
     def _without_geneva(self, spark: SparkSession) -> Iterator[TableCase]:
         loops = [self.child(sys.executable, "loop") for _ in range(CORES)]
 
-        def contestants(rows: int, fragments: int, work: Work, *, parts: bool = False) -> dict[str, Contestant]:
+        def contestants(
+            rows: int, fragments: int, work: Work, *, parts: bool = False
+        ) -> dict[str, Contestant]:
             def table() -> Path:
                 return self.table(rows, fragments)
 
-            both: dict[str, Contestant] = {OURS: Ours(table(), work, spark), "loop": Loop(table(), work, loops[0])}
+            both: dict[str, Contestant] = {
+                OURS: Ours(table(), work, spark),
+                "loop": Loop(table(), work, loops[0]),
+            }
             return both | ({"parts": TwoLoops(table(), work, loops)} if parts else {})
 
         yield TableCase(
@@ -399,7 +440,14 @@ class TableApiCases:
             return
         child = self.child(self._geneva, "geneva")
         for name, work, rows, fragments, again, target in (
-            ("vectorised UDF, beside geneva", UTF8_LENGTH, self.rows(ROWS), FRAGMENTS, False, 1 / 6),
+            (
+                "vectorised UDF, beside geneva",
+                UTF8_LENGTH,
+                self.rows(ROWS),
+                FRAGMENTS,
+                False,
+                1 / 6,
+            ),
             ("scalar UDF, beside geneva", DOUBLE, self.rows(ROWS), FRAGMENTS, False, 1 / 6),
             ("small table, beside geneva", DOUBLE, SMALL_ROWS, 1, False, None),
             ("nothing to do, beside geneva", DOUBLE, SMALL_ROWS, 1, True, None),
@@ -420,8 +468,12 @@ class TableApiCases:
         child.close()
 
     def _cold(self) -> Iterator[TableCase]:
-        pythons = {OURS: sys.executable} | ({} if self._geneva is None else {"geneva": self._geneva})
-        contestants = {name: Cold(self.table(SMALL_ROWS, 1), python, name) for name, python in pythons.items()}
+        pythons = {OURS: sys.executable} | (
+            {} if self._geneva is None else {"geneva": self._geneva}
+        )
+        contestants = {
+            name: Cold(self.table(SMALL_ROWS, 1), python, name) for name, python in pythons.items()
+        }
         yield TableCase(
             name="cold start",
             note=f"a new process, until {SMALL_ROWS} rows are filled",

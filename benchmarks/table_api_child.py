@@ -32,9 +32,13 @@ class Child:
         pid: Process id.
     """
 
-    def __init__(self, python: str, kind: str, *arguments: str, module: str = "benchmarks.table_api_child") -> None:
+    def __init__(
+        self, python: str, kind: str, *arguments: str, module: str = "benchmarks.table_api_child"
+    ) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))
+        }
         self._process = subprocess.Popen(
             [python, "-m", module, kind, *arguments],
             stdin=subprocess.PIPE,
@@ -58,7 +62,10 @@ class Child:
             TimeoutError: No line within `patience_s` seconds.
             RuntimeError: The child has ended.
         """
-        if patience_s is not None and not select.select([self._process.stdout], [], [], patience_s)[0]:
+        if (
+            patience_s is not None
+            and not select.select([self._process.stdout], [], [], patience_s)[0]
+        ):
             self._process.kill()
             raise TimeoutError
         line = self._process.stdout.readline()  # type: ignore[union-attr]
@@ -95,7 +102,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     kind, *arguments = sys.argv[1:]
-    once = {"cold-lance-spark": _cold_lance_spark, "cold-geneva": _cold_geneva, "table": _make_table}
+    once = {
+        "cold-lance-spark": _cold_lance_spark,
+        "cold-geneva": _cold_geneva,
+        "table": _make_table,
+    }
     if kind in once:
         once[kind](*arguments)
         print(json.dumps("done"), file=answers, flush=True)
@@ -127,7 +138,9 @@ def _geneva() -> Callable[[dict[str, Any]], object]:
         table = geneva.connect(question["folder"]).open_table("table")
         work = WORKS[question["work"]]
         if question["do"] == "add":
-            function = geneva.udf(work.function(), data_type=work.data_type, version=question["column"])
+            function = geneva.udf(
+                work.function(), data_type=work.data_type, version=question["column"]
+            )
             table.add_columns({question["column"]: function})
             return None
         began = time.perf_counter()

@@ -91,7 +91,12 @@ def cpu_seconds(root: int) -> float:
             times = process.cpu_times()
         except psutil.Error:
             continue
-        total += times.user + times.system + getattr(times, "children_user", 0) + getattr(times, "children_system", 0)
+        total += (
+            times.user
+            + times.system
+            + getattr(times, "children_user", 0)
+            + getattr(times, "children_system", 0)
+        )
     return total
 
 
@@ -126,7 +131,11 @@ def _family(root: int) -> list[psutil.Process]:
     try:
         process = psutil.Process(root)
         own = [child for child in process.children() if _CONTESTANTS not in child.cmdline()]
-        return [process, *own, *(descendant for child in own for descendant in child.children(recursive=True))]
+        return [
+            process,
+            *own,
+            *(descendant for child in own for descendant in child.children(recursive=True)),
+        ]
     except psutil.Error:
         return []
 
@@ -134,7 +143,9 @@ def _family(root: int) -> list[psutil.Process]:
 def _high_water(process: psutil.Process) -> int:
     try:
         text = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii", errors="replace")
-        return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("VmHWM:"))
+        return next(
+            int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("VmHWM:")
+        )
     except (OSError, StopIteration):
         return int(process.memory_info().rss)  # Not Linux: the current memory.
 

@@ -91,10 +91,18 @@ def _embed() -> Callable[[Any], Any]:
     return embed
 
 
-UTF8_LENGTH = Work(name="utf8_length", data_type=pa.int32(), column="text", scalar=False, function=_utf8_length)
+UTF8_LENGTH = Work(
+    name="utf8_length", data_type=pa.int32(), column="text", scalar=False, function=_utf8_length
+)
 DOUBLE = Work(name="double", data_type=pa.int64(), column="id", scalar=True, function=_double)
 BUSY = Work(name="busy", data_type=pa.int64(), column="id", scalar=True, function=_busy)
-EMBED = Work(name="embed", data_type=pa.list_(pa.float32(), WIDTH), column="id", scalar=False, function=_embed)
+EMBED = Work(
+    name="embed",
+    data_type=pa.list_(pa.float32(), WIDTH),
+    column="id",
+    scalar=False,
+    function=_embed,
+)
 WORKS = {work.name: work for work in (UTF8_LENGTH, DOUBLE, BUSY, EMBED)}
 
 
@@ -102,14 +110,24 @@ def make_table(path: Path, rows: int, fragments: int) -> str:
     """Writes a table of an id and a short text, in fragments of equal size. Returns its location."""
     words = pa.array([f"{'é' * (i % 5)}word {i}" for i in range(_WORDS)])
     for number in range(fragments):
-        ids = np.arange(rows * number // fragments, rows * (number + 1) // fragments, dtype=np.int64)
+        ids = np.arange(
+            rows * number // fragments, rows * (number + 1) // fragments, dtype=np.int64
+        )
         table = pa.table({"id": ids, "text": words.take(pa.array(ids * 7919 % _WORDS))})
         mode = "append" if number else "create"
-        lance.write_dataset(table, str(path), mode=mode, max_rows_per_file=max(len(ids), 1), enable_stable_row_ids=True)
+        lance.write_dataset(
+            table,
+            str(path),
+            mode=mode,
+            max_rows_per_file=max(len(ids), 1),
+            enable_stable_row_ids=True,
+        )
     return str(path)
 
 
-def column_files(path: str, column: str, work: Work, fragments: Sequence[int] | None = None) -> list[tuple[int, str]]:
+def column_files(
+    path: str, column: str, work: Work, fragments: Sequence[int] | None = None
+) -> list[tuple[int, str]]:
     """Reads, computes and writes a column file per fragment. Returns pairs of fragment and file
     name.
 
@@ -127,9 +145,13 @@ def column_files(path: str, column: str, work: Work, fragments: Sequence[int] | 
         if fragments is not None and fragment.fragment_id not in fragments:
             continue
         name = f"{uuid.uuid4().hex}.lance"
-        with LanceFileWriter(f"{path}/data/{name}", schema, version=dataset.data_storage_version) as writer:
+        with LanceFileWriter(
+            f"{path}/data/{name}", schema, version=dataset.data_storage_version
+        ) as writer:
             for batch in _batches(fragment, work.column):
-                writer.write_batch(pa.record_batch([work.on(batch.column(0), function)], schema=schema))
+                writer.write_batch(
+                    pa.record_batch([work.on(batch.column(0), function)], schema=schema)
+                )
         column_files_by_fragment.append((fragment.fragment_id, name))
     return column_files_by_fragment
 
@@ -142,8 +164,12 @@ def commit(path: str, files: Sequence[tuple[int, str]]) -> None:
     """Commits column files in a single version."""
     dataset = lance.dataset(path)
     groups = [
-        lance.LanceOperation.DataReplacementGroup(fragment, DataFile.create(dataset, name)) for fragment, name in files
+        lance.LanceOperation.DataReplacementGroup(fragment, DataFile.create(dataset, name))
+        for fragment, name in files
     ]
     lance.LanceDataset.commit(
-        dataset, lance.LanceOperation.DataReplacement(groups), read_version=dataset.version, max_retries=0
+        dataset,
+        lance.LanceOperation.DataReplacement(groups),
+        read_version=dataset.version,
+        max_retries=0,
     )

@@ -47,13 +47,19 @@ def main() -> None:
     parser = make_parser("table_operations", __doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     add_rounds(parser, 3, "timed rounds")
-    parser.add_argument("--home", type=Path, default=cache_folder(), help="folder of geneva's environment")
-    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    parser.add_argument(
+        "--home", type=Path, default=cache_folder(), help="folder of geneva's environment"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="measure nothing, print the results that are there"
+    )
     arguments = parser.parse_args()
     file = arguments.out / "table_operations.json"
     if not arguments.show:
         peer = str(install(arguments.home.absolute()))
-        report = measure({OURS: sys.executable, GENEVA: peer, LANCEDB: peer, PYLANCE: sys.executable}, arguments)
+        report = measure(
+            {OURS: sys.executable, GENEVA: peer, LANCEDB: peer, PYLANCE: sys.executable}, arguments
+        )
         write_report(arguments, "table_operations", report)
         plot(report, arguments.out / "table_operations.png")
     print_table(json.loads(file.read_text()))
@@ -61,7 +67,12 @@ def main() -> None:
 
 def plot(report: dict[str, Any], path: Path) -> None:
     """Draws the seconds of each operation, with each library."""
-    plot_bars({case["case"]: case["seconds"] for case in report["cases"]}, path, label="seconds, median", unit="s")
+    plot_bars(
+        {case["case"]: case["seconds"] for case in report["cases"]},
+        path,
+        label="seconds, median",
+        unit="s",
+    )
 
 
 def measure(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -137,7 +148,9 @@ def run_round(folder: Path, children: dict[str, Child], number: int) -> dict[str
                 rows = answer.pop("found")
                 if rows is not None:
                     exact = nearest(tables[name], queries)
-                    hits = sum(len(set(some) & set(ten)) for some, ten in zip(rows, exact, strict=True))
+                    hits = sum(
+                        len(set(some) & set(ten)) for some, ten in zip(rows, exact, strict=True)
+                    )
                     answer["recall"] = hits / sum(map(len, exact))
             results[operation] = answers
         for place in places.values():
@@ -147,7 +160,12 @@ def run_round(folder: Path, children: dict[str, Child], number: int) -> dict[str
 
 def contents(path: Path) -> pa.Table:
     """Returns the rows of a table in the order of their ids."""
-    return lance.dataset(str(path)).to_table(["id", "price", "text", "vec"]).sort_by("id").combine_chunks()
+    return (
+        lance.dataset(str(path))
+        .to_table(["id", "price", "text", "vec"])
+        .sort_by("id")
+        .combine_chunks()
+    )
 
 
 def nearest(table: pa.Table, queries: list[list[float]]) -> list[list[int]]:
@@ -155,7 +173,10 @@ def nearest(table: pa.Table, queries: list[list[float]]) -> list[list[int]]:
     vectors = table["vec"].combine_chunks().flatten().to_numpy().reshape(-1, _SIZE)
     ids = table["id"].to_numpy()
     lengths = (vectors**2).sum(axis=1)
-    return [ids[np.argsort(lengths - 2 * vectors @ np.array(query, np.float32))[:10]].tolist() for query in queries]
+    return [
+        ids[np.argsort(lengths - 2 * vectors @ np.array(query, np.float32))[:10]].tolist()
+        for query in queries
+    ]
 
 
 def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
@@ -164,14 +185,25 @@ def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
     return {
         "case": operation,
         "seconds": {name: round(statistics.median(times), 4) for name, times in seconds.items()},
-        "ratios": {name: round(quotient(seconds[OURS], times), 3) for name, times in seconds.items() if name != OURS},
+        "ratios": {
+            name: round(quotient(seconds[OURS], times), 3)
+            for name, times in seconds.items()
+            if name != OURS
+        },
         "equal": all(answer["equal"] for answers in rounds for answer in answers.values()),
         "recall": {
             name: round(statistics.mean(answers[name]["recall"] for answers in rounds), 4)
             for name, answer in rounds[0].items()
             if "recall" in answer
         },
-        "errors": sorted({answer["error"] for answers in rounds for answer in answers.values() if "error" in answer}),
+        "errors": sorted(
+            {
+                answer["error"]
+                for answers in rounds
+                for answer in answers.values()
+                if "error" in answer
+            }
+        ),
         "rounds": seconds,
     }
 
@@ -187,8 +219,14 @@ def print_table(report: dict[str, Any]) -> None:
             if set(entry["ratios"]) == set(peers):
                 times = [f"{entry['seconds'][name]:.3f} s" for name in (OURS, *peers)]
                 ratios = [f"{entry['ratios'][name]:.2f}" for name in peers]
-                recalls = [f"{name} found {share:.2%}" for name, share in entry["recall"].items() if share < 1]
-                outcome = "; ".join([*entry["errors"], *recalls]) or ("equal" if entry["equal"] else "NOT EQUAL")
+                recalls = [
+                    f"{name} found {share:.2%}"
+                    for name, share in entry["recall"].items()
+                    if share < 1
+                ]
+                outcome = "; ".join([*entry["errors"], *recalls]) or (
+                    "equal" if entry["equal"] else "NOT EQUAL"
+                )
                 print(f"| {' | '.join([entry['case'], *times, *ratios, outcome])} |")
     print(f"\nload averages: {report['loads']}")
 

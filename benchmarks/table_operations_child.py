@@ -46,7 +46,12 @@ def main() -> None:
     kind, folder = sys.argv[1:]
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
-    connect = {"lance-spark": _lance_spark, "geneva": _geneva, "lancedb": _lancedb, "pylance": _pylance}[kind]
+    connect = {
+        "lance-spark": _lance_spark,
+        "geneva": _geneva,
+        "lancedb": _lancedb,
+        "pylance": _pylance,
+    }[kind]
     db = connect(folder)
     versions = {name: importlib.metadata.version(name) for name in dict.fromkeys([kind, "pylance"])}
     print(json.dumps(versions), file=answers, flush=True)
@@ -112,7 +117,12 @@ def _operate(table: Any, operation: str, queries: list[list[float]]) -> list[lis
                 results.append(search.to_arrow()["id"].to_pylist())
             return results
         case "create_index":
-            table.create_index(metric="l2", num_partitions=_PARTITIONS, vector_column_name="vec", index_type="IVF_FLAT")
+            table.create_index(
+                metric="l2",
+                num_partitions=_PARTITIONS,
+                vector_column_name="vec",
+                index_type="IVF_FLAT",
+            )
         case "create_scalar_index":
             table.create_scalar_index("id", index_type="BTREE")
         case "update of 10 % of the rows":

@@ -71,11 +71,17 @@ def make_table(name: str, path: str, rows: int) -> None:
     def make_values(ids: range) -> Any:
         if name.startswith("lists"):
             offsets = pa.array(np.arange(len(ids) + 1, dtype=np.int32) * _LIST_SIZE)
-            return pa.ListArray.from_arrays(offsets, pa.array(random.standard_normal(len(ids) * _LIST_SIZE)))
+            return pa.ListArray.from_arrays(
+                offsets, pa.array(random.standard_normal(len(ids) * _LIST_SIZE))
+            )
         if name.startswith("texts"):
             return pa.array([content[i : i + size // 2].hex() for i in ids], pa.large_string())
         values = [content[i : i + size] for i in ids]
-        return lance.blob.blob_array(values) if name.endswith("2.2") else pa.array(values, pa.large_binary())
+        return (
+            lance.blob.blob_array(values)
+            if name.endswith("2.2")
+            else pa.array(values, pa.large_binary())
+        )
 
     def make_batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, rows, step):
@@ -99,7 +105,9 @@ def length_udfs(name: str) -> dict[str, UDF]:
     kind = list[float] if name.startswith("lists") else str if name.startswith("texts") else bytes
 
     def count(value: pa.Array) -> pa.Array:  # type: ignore[type-arg]
-        lengths: Any = pc.list_value_length(value) if pa.types.is_list(value.type) else pc.binary_length(value)
+        lengths: Any = (
+            pc.list_value_length(value) if pa.types.is_list(value.type) else pc.binary_length(value)
+        )
         return lengths.cast(pa.int64())
 
     def length(value: Any) -> int:
@@ -109,13 +117,18 @@ def length_udfs(name: str) -> dict[str, UDF]:
     return {"arrow": udf(count, data_type=pa.int64()), "python": udf(length)}
 
 
-def measure(spark: SparkSession, folder: str, name: str, gigabytes: float, buffers: list[int]) -> dict[str, int]:
+def measure(
+    spark: SparkSession, folder: str, name: str, gigabytes: float, buffers: list[int]
+) -> dict[str, int]:
     """Returns the peak megabytes of the largest worker by backfill."""
     rows = max(1, int(gigabytes * 1e9 / ROW_BYTES[name]))
     if name.startswith("a row"):
         rows = 1
     path = f"{folder}/t.lance"
-    subprocess.run([sys.executable, "-m", "benchmarks.task_memory", "--make", name, path, str(rows)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.task_memory", "--make", name, path, str(rows)],
+        check=True,
+    )
     table = lance_spark.connect(folder, spark, progress=False).open_table("t")
 
     def number(id: pa.Array) -> pa.Array:  # type: ignore[type-arg]
@@ -125,7 +138,9 @@ def measure(spark: SparkSession, folder: str, name: str, gigabytes: float, buffe
     for buffer_mib in buffers if name.startswith("blobs") else [512]:
         for form, function in length_udfs(name).items():
             column = f"{form}_{buffer_mib}"
-            report[column] = _peak_of(table, column, function, {"blob_read_buffer_size": buffer_mib << 20})
+            report[column] = _peak_of(
+                table, column, function, {"blob_read_buffer_size": buffer_mib << 20}
+            )
     return report
 
 
@@ -154,7 +169,14 @@ def largest_row() -> int:
     largest = 0
     for megabytes in _ROW_MB:
         with tempfile.TemporaryDirectory(prefix="lance-spark-memory-") as folder:
-            command = [sys.executable, "-m", "benchmarks.task_memory", "--copy", folder, str(megabytes)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.task_memory",
+                "--copy",
+                folder,
+                str(megabytes),
+            ]
             if subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode:
                 break
         largest = megabytes
@@ -163,8 +185,14 @@ def largest_row() -> int:
 
 def start_session(heap: str) -> SparkSession:
     """Returns a session with one core and a heap of this size."""
-    builder = SparkSession.builder.master("local[1]").appName("task memory").config("spark.driver.memory", heap)
-    builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = (
+        SparkSession.builder.master("local[1]")
+        .appName("task memory")
+        .config("spark.driver.memory", heap)
+    )
+    builder = builder.config("spark.ui.enabled", "false").config(
+        "spark.ui.showConsoleProgress", "false"
+    )
     spark = lance_spark.configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
@@ -180,15 +208,23 @@ def main() -> None:
         return
     parser = make_parser("task_memory", __doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of each fragment")
-    parser.add_argument("--buffers", type=int, nargs="+", default=[512, 128], help="MiB of blob_read_buffer_size")
+    parser.add_argument(
+        "--buffers", type=int, nargs="+", default=[512, 128], help="MiB of blob_read_buffer_size"
+    )
     add_only(parser)
     arguments = parser.parse_args()
     spark = start_session("1g")
-    report: dict[str, Any] = {"machine": describe_machine(), "gigabytes": arguments.gigabytes, "peak_mb": {}}
+    report: dict[str, Any] = {
+        "machine": describe_machine(),
+        "gigabytes": arguments.gigabytes,
+        "peak_mb": {},
+    }
     for name in ROW_BYTES:
         if is_chosen(name, arguments):
             with tempfile.TemporaryDirectory(prefix="lance-spark-memory-") as folder:
-                report["peak_mb"][name] = measure(spark, folder, name, arguments.gigabytes, arguments.buffers)
+                report["peak_mb"][name] = measure(
+                    spark, folder, name, arguments.gigabytes, arguments.buffers
+                )
             print(name, report["peak_mb"][name], flush=True)
             write_report(arguments, "task_memory", report)
     spark.stop()

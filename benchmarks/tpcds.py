@@ -38,7 +38,9 @@ for number, query in database.execute("SELECT query_nr, query FROM tpcds_queries
 def main() -> None:
     """Runs the configurations, prints a table, and writes `tpcds.json` and `tpcds.png`."""
     parser = make_parser("tpcds", __doc__)
-    parser.add_argument("--scale", type=float, default=0.3, help="TPC-DS's scale factor, 1 = 2.9 M store sales")
+    parser.add_argument(
+        "--scale", type=float, default=0.3, help="TPC-DS's scale factor, 1 = 2.9 M store sales"
+    )
     add_choices(parser, [f"q{number:02}" for number in range(1, 100)])
     compare("tpcds", write_inputs, parser.parse_args())
 

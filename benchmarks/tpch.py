@@ -32,7 +32,10 @@ LABELS = {
 }
 """Names of the configurations in the report."""
 
-TARGETS = {"enable_pushdown": {"mean": 1.3, "worst": 2.0}, "configure": {"mean": 0.85, "worst": 1.35}}
+TARGETS = {
+    "enable_pushdown": {"mean": 1.3, "worst": 2.0},
+    "configure": {"mean": 0.85, "worst": 1.35},
+}
 BYTES_TARGET = 1.5
 
 
@@ -74,21 +77,26 @@ class MeasuredConfiguration:
     def cpu_ratio(self) -> float:
         """Ratio of Lance to Parquet in CPU seconds, over all queries."""
         lance_seconds, parquet_seconds = (
-            sum(statistics.median(of[name]) for of in self.cpu.values()) for name in ("lance-spark", "parquet")
+            sum(statistics.median(of[name]) for of in self.cpu.values())
+            for name in ("lance-spark", "parquet")
         )
         return lance_seconds / parquet_seconds
 
     def add(self, line: dict) -> None:
         """Adds a query from the child's report."""
         seconds = {name: tuple(times) for name, times in line["seconds"].items()}
-        self.outcomes.append(CaseOutcome(case=line["query"], seconds=seconds, target=None, note="", versus="parquet"))
+        self.outcomes.append(
+            CaseOutcome(case=line["query"], seconds=seconds, target=None, note="", versus="parquet")
+        )
         self.cpu[line["query"]] = line["cpu_seconds"]
 
 
 def main() -> None:
     """Runs the configurations, prints a table, and writes `tpch.json` and `tpch.png`."""
     parser = make_parser("tpch", __doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="TPC-H's scale factor, 1 = 6 M line items")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="TPC-H's scale factor, 1 = 6 M line items"
+    )
     add_choices(parser, list(QUERIES))
     compare("tpch", write_inputs, parser.parse_args())
 
@@ -96,7 +104,9 @@ def main() -> None:
 def add_choices(parser: argparse.ArgumentParser, queries: Sequence[str]) -> None:
     """Adds the rounds, the queries and the configurations."""
     add_rounds(parser, 3, "timed rounds of each query")
-    parser.add_argument("--only", default=",".join(queries), help="queries to run, for example q01,q09")
+    parser.add_argument(
+        "--only", default=",".join(queries), help="queries to run, for example q01,q09"
+    )
     parser.add_argument("--configurations", default=",".join(LABELS), help="the ones to run")
 
 
@@ -108,7 +118,9 @@ def write_inputs(folder: Path, scale: float) -> None:
         (folder / "queries" / f"{name}.sql").write_text(query, encoding="utf-8")
 
 
-def compare(benchmark: str, write_inputs: Callable[[Path, float], None], arguments: argparse.Namespace) -> None:
+def compare(
+    benchmark: str, write_inputs: Callable[[Path, float], None], arguments: argparse.Namespace
+) -> None:
     """Runs the configurations, prints a table, and writes the results of the benchmark."""
     measured: dict[str, MeasuredConfiguration] = {}
     with tempfile.TemporaryDirectory(prefix=f"lance-spark-{benchmark}-") as name:
@@ -121,11 +133,17 @@ def compare(benchmark: str, write_inputs: Callable[[Path, float], None], argumen
             measured[configuration] = MeasuredConfiguration()
             for line in child(configuration, folder, arguments):
                 if "refused" in line:
-                    print(f"{configuration:16} {line['query']} is left out: {line['refused']}", flush=True)
+                    print(
+                        f"{configuration:16} {line['query']} is left out: {line['refused']}",
+                        flush=True,
+                    )
                     continue
                 measured[configuration].add(line)
                 outcome = measured[configuration].outcomes[-1]
-                print(f"{configuration:16} {outcome.case} {outcome.ratios['parquet']:.2f} x Parquet", flush=True)
+                print(
+                    f"{configuration:16} {outcome.case} {outcome.ratios['parquet']:.2f} x Parquet",
+                    flush=True,
+                )
                 write_report(arguments, benchmark, as_json(measured, sizes, arguments))
     print(table(measured))
     plot(measured, arguments.out / f"{benchmark}.png")
@@ -135,14 +153,23 @@ def child(configuration: str, folder: Path, arguments: argparse.Namespace) -> It
     """Runs a configuration in a separate process, and yields its reports."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
     environment["PYSPARK_PYTHON"] = sys.executable
-    command = [sys.executable, "-m", "benchmarks.tpch_child", configuration, str(folder), str(arguments.rounds)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.tpch_child",
+        configuration,
+        str(folder),
+        str(arguments.rounds),
+    ]
     with subprocess.Popen(
         [*command, *arguments.only.split(",")], stdout=subprocess.PIPE, env=environment, text=True
     ) as process:
         for line in process.stdout or ():
             yield json.loads(line)
     if process.returncode:
-        raise RuntimeError(f"the session {configuration!r} of the benchmark failed; its errors are above")
+        raise RuntimeError(
+            f"the session {configuration!r} of the benchmark failed; its errors are above"
+        )
 
 
 def stored_bytes(folder: Path) -> int:
@@ -172,7 +199,11 @@ def as_json(
                 "catalog_by_path": of.catalog_mean,
                 "targets": TARGETS.get(name, {}),
                 "queries": {
-                    o.case: {"ratio": o.ratios["parquet"], "seconds": o.seconds, "cpu_seconds": of.cpu[o.case]}
+                    o.case: {
+                        "ratio": o.ratios["parquet"],
+                        "seconds": o.seconds,
+                        "cpu_seconds": of.cpu[o.case],
+                    }
                     for o in of.outcomes
                 },
             }
@@ -193,14 +224,29 @@ def table(measured: dict[str, MeasuredConfiguration]) -> str:
     queries = [outcome.case for outcome in next(iter(measured.values())).outcomes]
     lines = [row("", [LABELS[name] for name in measured])]
     lines += [
-        row(query, [f"{of.ratios[query]:.2f}" if query in of.ratios else "" for of in measured.values()])
+        row(
+            query,
+            [f"{of.ratios[query]:.2f}" if query in of.ratios else "" for of in measured.values()],
+        )
         for query in queries
     ]
     lines += [
-        row("geometric mean", [f"{of.mean:.2f}{goal(name, 'mean')}" for name, of in measured.items()]),
-        row("worst", [f"{of.worst} {of.ratios[of.worst]:.2f}{goal(name, 'worst')}" for name, of in measured.items()]),
+        row(
+            "geometric mean",
+            [f"{of.mean:.2f}{goal(name, 'mean')}" for name, of in measured.items()],
+        ),
+        row(
+            "worst",
+            [
+                f"{of.worst} {of.ratios[of.worst]:.2f}{goal(name, 'worst')}"
+                for name, of in measured.items()
+            ],
+        ),
         row("CPU seconds", [f"{of.cpu_ratio:.2f}" for of in measured.values()]),
-        row("catalog / path", [f"{of.catalog_mean:.2f}" if of.catalog_mean else "" for of in measured.values()]),
+        row(
+            "catalog / path",
+            [f"{of.catalog_mean:.2f}" if of.catalog_mean else "" for of in measured.values()],
+        ),
     ]
     return "\n".join(lines)
 
@@ -219,7 +265,9 @@ def plot(measured: dict[str, MeasuredConfiguration], path: Path) -> None:
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.3 * len(queries)))
     for name, of in measured.items():
         label = f"{LABELS[name]}: geometric mean {of.mean:.2f}"
-        axes.scatter(list(of.ratios.values()), range(len(of.ratios)), color=colours[name], label=label)
+        axes.scatter(
+            list(of.ratios.values()), range(len(of.ratios)), color=colours[name], label=label
+        )
         axes.axvline(of.mean, color=colours[name], linestyle="--", linewidth=0.8)
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xscale("log", base=2)

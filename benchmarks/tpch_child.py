@@ -36,8 +36,13 @@ def main() -> None:
     if configuration == "load":
         load(spark, Path(folder))
     else:
-        queries = {name: Path(folder, "queries", f"{name}.sql").read_text(encoding="utf-8") for name in names}
-        for line in measured(spark, views(spark, Path(folder), configuration), int(rounds), queries):
+        queries = {
+            name: Path(folder, "queries", f"{name}.sql").read_text(encoding="utf-8")
+            for name in names
+        }
+        for line in measured(
+            spark, views(spark, Path(folder), configuration), int(rounds), queries
+        ):
             print(json.dumps(line), file=answers, flush=True)
     spark.stop()
 
@@ -80,7 +85,10 @@ def load(spark: SparkSession, folder: Path) -> None:
 def views(spark: SparkSession, folder: Path, configuration: str) -> dict[str, dict[str, DataFrame]]:
     """Returns the tables of each contestant."""
     tables_by_contestant = {
-        contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in tables(folder)}
+        contestant: {
+            table: spark.read.format(kind).load(str(folder / kind / table))
+            for table in tables(folder)
+        }
         for contestant, kind in _FORMATS.items()
     }
     if configuration == "configure":
@@ -91,7 +99,10 @@ def views(spark: SparkSession, folder: Path, configuration: str) -> dict[str, di
 
 
 def measured(
-    spark: SparkSession, views: dict[str, dict[str, DataFrame]], rounds: int, queries: dict[str, str]
+    spark: SparkSession,
+    views: dict[str, dict[str, DataFrame]],
+    rounds: int,
+    queries: dict[str, str],
 ) -> Iterator[dict[str, object]]:
     """Warms each query up once, then runs the contestants in turn. Yields seconds and CPU seconds
     of all processes, or the reason if Spark does not accept the query."""

@@ -37,7 +37,12 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         cases = measure(folder, arguments.rows, arguments.fragments)
-    report = {"rows": arguments.rows, "fragments": arguments.fragments, "cpus": os.cpu_count(), "cases": cases}
+    report = {
+        "rows": arguments.rows,
+        "fragments": arguments.fragments,
+        "cpus": os.cpu_count(),
+        "cases": cases,
+    }
     write_report(arguments, "views", report)
 
 
@@ -48,7 +53,9 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
     def length(text: pa.Array) -> pa.Array:
         return pc.utf8_length(text)
 
-    builder = SparkSession.builder.master("local[2]").appName("views").config("spark.ui.enabled", "false")
+    builder = (
+        SparkSession.builder.master("local[2]").appName("views").config("spark.ui.enabled", "false")
+    )
     spark = lance_spark.configure(builder).getOrCreate()
     db = lance_spark.connect(folder, spark, progress=False)
     warm, warm_view = make(db, "warm", length, 40_000, 2)
@@ -68,7 +75,11 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
             "recomputed": result.rows_recomputed,
             "removed": result.rows_removed,
             "calls": result.rows_computed,
-            **{f"{stage} s": round(value, 2) for stage, value in result.seconds.items() if stage != "total"},
+            **{
+                f"{stage} s": round(value, 2)
+                for stage, value in result.seconds.items()
+                if stage != "total"
+            },
         }
         print(f"{name:36} {cases[name]}", flush=True)
 
@@ -77,8 +88,14 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
     run("nothing changed", lambda: None)
     run("1 row changed", lambda: head().update({"price": "price + 1"}, where="id = 5"))
     run("1 row changed, again", lambda: head().update({"price": "price + 1"}, where="id = 7"))
-    run("10,000 rows changed", lambda: head().update({"price": "price + 1"}, where="id >= 20000 AND id < 30000"))
-    run("1 % of the rows got another text", lambda: head().update({"text": "'x'"}, where="id % 100 = 3"))
+    run(
+        "10,000 rows changed",
+        lambda: head().update({"price": "price + 1"}, where="id >= 20000 AND id < 30000"),
+    )
+    run(
+        "1 % of the rows got another text",
+        lambda: head().update({"text": "'x'"}, where="id % 100 = 3"),
+    )
     run("1 % more rows", lambda: source.add(rows_of(np.arange(rows, rows + rows // 100))))
     run("10,000 rows deleted", lambda: head().delete("id >= 40000 AND id < 50000"))
     run("compaction of the source", head().optimize.compact_files)
@@ -90,10 +107,15 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
 def make(db: Connection, name: str, length: UDF, rows: int, fragments: int) -> tuple[Table, Table]:
     """Returns a table, and an empty view over the table."""
     uri = f"{db.uri}/{name}.lance"
-    parts = (rows_of(np.arange(first, min(first + _BATCH_ROWS, rows))) for first in range(0, rows, _BATCH_ROWS))
+    parts = (
+        rows_of(np.arange(first, min(first + _BATCH_ROWS, rows)))
+        for first in range(0, rows, _BATCH_ROWS)
+    )
     batches = (batch for part in parts for batch in part.to_batches())
     schema = rows_of(np.arange(1)).schema
-    lance.write_dataset(batches, uri, schema, max_rows_per_file=rows // fragments, enable_stable_row_ids=True)
+    lance.write_dataset(
+        batches, uri, schema, max_rows_per_file=rows // fragments, enable_stable_row_ids=True
+    )
     source = db.open_table(name)
     query = source.search(None).select({"id": "id", "cents": "price * 100", "length": length})
     return source, query.create_materialized_view(db, f"{name}_view")

@@ -30,16 +30,32 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     for notebook in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
-        files.append(File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook)))
-    sources = {page.src_uri: Path(page.abs_src_path) for page in files.documentation_pages() if page.abs_src_path}
+        files.append(
+            File.generated(config, f"notebooks/{notebook.stem}.md", content=notebook_page(notebook))
+        )
+    sources = {
+        page.src_uri: Path(page.abs_src_path)
+        for page in files.documentation_pages()
+        if page.abs_src_path
+    }
     sources |= {f"project/{name}": ROOT / name for name in PAGES}
     for name in PAGES:
-        files.append(File.generated(config, f"project/{name}", content=(ROOT / name).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(
+                config, f"project/{name}", content=(ROOT / name).read_text(encoding="utf-8")
+            )
+        )
     for source in sources.values():
         for match in _LINK.finditer(source.read_text(encoding="utf-8")):
             target = (source.parent / match[2]).resolve()
-            if _is_outside(target) and target.name not in PAGES and f"project/{_name(target)}" not in files.src_uris:
-                files.append(File.generated(config, f"project/{_name(target)}", content=target.read_bytes()))
+            if (
+                _is_outside(target)
+                and target.name not in PAGES
+                and f"project/{_name(target)}" not in files.src_uris
+            ):
+                files.append(
+                    File.generated(config, f"project/{_name(target)}", content=target.read_bytes())
+                )
     files.append(File.generated(config, "reference/command-line.md", content=command_line()))
     return files
 
@@ -75,7 +91,10 @@ def notebook_page(path: Path) -> str:
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         parts += map(_output, cell.get("outputs", ()))
     title, *rest = parts
-    return "\n\n".join((title, f'<a href="{path.name}" download>Download the notebook</a>', *rest)) + "\n"
+    return (
+        "\n\n".join((title, f'<a href="{path.name}" download>Download the notebook</a>', *rest))
+        + "\n"
+    )
 
 
 def _output(output: dict[str, Any]) -> str:
@@ -104,7 +123,11 @@ def command_line() -> str:
 def _arguments(command: Any) -> str:
     rows = ["| argument | meaning |", "| --- | --- |"]
     for parameter in command.params:
-        names = parameter.opts + parameter.secondary_opts if parameter.param_type_name == "option" else []
+        names = (
+            parameter.opts + parameter.secondary_opts
+            if parameter.param_type_name == "option"
+            else []
+        )
         parameter_names = ", ".join(f"`{name}`" for name in names) or f"`{parameter.name.upper()}`"
         text = (getattr(parameter, "help", None) or "").replace("|", "\\|").replace("\n", " ")
         rows.append(f"| {parameter_names} | {text} |")
@@ -112,7 +135,11 @@ def _arguments(command: Any) -> str:
 
 
 def _is_outside(target: Path) -> bool:
-    return target.is_relative_to(ROOT) and not target.is_relative_to(ROOT / "docs") and target.is_file()
+    return (
+        target.is_relative_to(ROOT)
+        and not target.is_relative_to(ROOT / "docs")
+        and target.is_file()
+    )
 
 
 def _name(target: Path) -> str:

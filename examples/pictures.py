@@ -36,12 +36,16 @@ db = lance_spark.connect(str(folder))
 # later.
 
 # %%
-files = sorted(path for path in Path(skimage.data.__file__).parent.iterdir() if path.suffix in (".png", ".jpg"))
+files = sorted(
+    path for path in Path(skimage.data.__file__).parent.iterdir() if path.suffix in (".png", ".jpg")
+)
 photographs = [path for path in files if min(skimage.io.imread(path).shape[:2]) >= 200]
 late = [path for path in photographs if path.stem in ("coffee", "coins", "grass")]
 blob = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 pictures = db.create_table("pictures", schema=pa.schema([("name", pa.string())]).append(blob))
-pictures.add([{"name": path.stem, "image": path.read_bytes()} for path in photographs if path not in late])
+pictures.add(
+    [{"name": path.stem, "image": path.read_bytes()} for path in photographs if path not in late]
+)
 print(f"{pictures.count_rows()} pictures")
 
 # %% [markdown]
@@ -155,7 +159,10 @@ print("the nearest tiles are of", again["name"].to_pylist())
 # %%
 figure, axes = plt.subplots(2, 9, figsize=(14, 4.2))
 for row, query, tiles_found in ((axes[0], cat_crop, cat_tiles), (axes[1], coffee, again)):
-    titles = ["asked for", *(f"{tile['name']}\n{tile['_distance']:.3f}" for tile in tiles_found.to_pylist())]
+    titles = [
+        "asked for",
+        *(f"{tile['name']}\n{tile['_distance']:.3f}" for tile in tiles_found.to_pylist()),
+    ]
     images: list[Any] = [query.getvalue(), *tiles_found["tile"].to_pylist()]
     for axis, title, data in zip(row, titles, images, strict=True):
         axis.imshow(Image.open(io.BytesIO(data)))

@@ -116,7 +116,9 @@ def imported(text: str | None) -> list[str] | None:
 def outline_batch(text: pd.Series) -> pd.DataFrame:
     """Outlines a batch of files, pandas in and out."""
     rows = [outline(text) or (None, None, None, None) for text in text]
-    return pd.DataFrame(rows, columns=["functions", "classes", "documented", "nesting"]).convert_dtypes()
+    return pd.DataFrame(
+        rows, columns=["functions", "classes", "documented", "nesting"]
+    ).convert_dtypes()
 
 
 def list_imports(text: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark reads the annotation
@@ -148,7 +150,9 @@ def flow(text: str | None) -> Columns[Flow] | None:
         warnings.simplefilter("ignore")
         nodes = list(ast.walk(ast.parse(text)))
     branches = sum(isinstance(node, ast.If | ast.IfExp | ast.Match) for node in nodes)
-    return Flow(branches, sum(isinstance(node, ast.For | ast.AsyncFor | ast.While) for node in nodes))
+    return Flow(
+        branches, sum(isinstance(node, ast.For | ast.AsyncFor | ast.While) for node in nodes)
+    )
 
 
 class Function(NamedTuple):
@@ -168,7 +172,9 @@ def functions_of(text: str) -> Iterator[Function]:
         tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Function(node.name, node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno]))
+            yield Function(
+                node.name, node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno])
+            )
 
 
 @udf(data_type=pa.list_(pa.float32(), 32))
@@ -193,8 +199,14 @@ def standard_library(limit: int | None) -> list[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
     paths = []
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "__pycache__")]
-        paths += [str((Path(folder) / name).relative_to(root)) for name in names if name.endswith(".py")]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in ("site-packages", "dist-packages", "__pycache__")
+        ]
+        paths += [
+            str((Path(folder) / name).relative_to(root)) for name in names if name.endswith(".py")
+        ]
     paths = sorted(path for path in paths if not path.startswith("test/test_"))
     if limit is None or limit >= len(paths):
         return paths
@@ -229,7 +241,9 @@ def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
             yield pa.record_batch(columns)
 
     names = spark.createDataFrame(pa.table({"path": pa.array(paths, pa.string())}))
-    return names.repartition(8).mapInArrow(read, "path string, package string, size int, text string")
+    return names.repartition(8).mapInArrow(
+        read, "path string, package string, size int, text string"
+    )
 
 
 # --- the report
@@ -259,13 +273,19 @@ class StepTimes:
         """Prints rows in aligned columns, numbers to the right."""
         names = list(rows[0].asDict()) if rows else []
         cells = [
-            [f"{v:.2f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
+            [
+                f"{v:.2f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v)
+                for v in row
+            ]
             for row in rows
         ]
         widths = [max(len(line[i]) for line in [names, *cells]) for i in range(len(names))]
         right = [bool(rows) and isinstance(rows[0][i], int | float) for i in range(len(names))]
         for line in [names, *cells]:
-            parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True)]
+            parts = [
+                text.rjust(w) if r else text.ljust(w)
+                for text, w, r in zip(line, widths, right, strict=True)
+            ]
             self.say("   ".join(parts).rstrip())
 
     def close(self) -> None:
@@ -282,7 +302,11 @@ def scan_of(df: DataFrame) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         df.explain()
-    return next(line.strip(" +-*:()0123456789") for line in printed.getvalue().splitlines() if "Scan" in line)
+    return next(
+        line.strip(" +-*:()0123456789")
+        for line in printed.getvalue().splitlines()
+        if "Scan" in line
+    )
 
 
 def data_files(path: str) -> dict[str, tuple[int, int]]:
@@ -301,7 +325,9 @@ def read(spark: SparkSession, path: str, **options: str | int) -> DataFrame:
 
 def backfill(df: DataFrame, path: str) -> lance_spark.CommitResult:
     """Writes columns to the rows of `_rowaddr`, and returns the commit result."""
-    df.write.format("lance").mode("append").options(mode="backfill", input_columns="text").save(path)
+    df.write.format("lance").mode("append").options(mode="backfill", input_columns="text").save(
+        path
+    )
     commit_result = lance_spark.last_commit(path)
     assert commit_result is not None
     return commit_result
@@ -315,11 +341,15 @@ def outlined(df: DataFrame) -> DataFrame:
 def write_it(spark: SparkSession, path: str, report: StepTimes, files: list[str]) -> None:
     """Step 1."""
     with report.step("Write the standard library as a Lance table"):
-        read_files(spark, files).write.format("lance").mode("append").option("max_rows_per_file", 250).save(path)
+        read_files(spark, files).write.format("lance").mode("append").option(
+            "max_rows_per_file", 250
+        ).save(path)
         fragments = len(lance.dataset(path).get_fragments())
         source = sum(Path(sysconfig.get_paths()["stdlib"], name).stat().st_size for name in files)
         stored = sum(size for size, _ in data_files(path).values())
-        report.say(f"{len(files):,} files of Python {sys.version.split()[0]}, {source / 1e6:.1f} MB")
+        report.say(
+            f"{len(files):,} files of Python {sys.version.split()[0]}, {source / 1e6:.1f} MB"
+        )
         report.say(f"stored in {fragments} fragments, {stored / 1e6:.1f} MB")
 
 
@@ -335,7 +365,10 @@ def ask(spark: SparkSession, path: str, report: StepTimes) -> None:
         report.table(spark.sql(f"{query} ORDER BY size DESC LIMIT 3").collect())
         report.say(
             textwrap.fill(
-                f"explain: {scan_of(spark.sql(query))}", 90, subsequent_indent=" " * 9, break_on_hyphens=False
+                f"explain: {scan_of(spark.sql(query))}",
+                90,
+                subsequent_indent=" " * 9,
+                break_on_hyphens=False,
             )
         )
         undecodable = table.filter("text IS NULL").count()
@@ -344,7 +377,9 @@ def ask(spark: SparkSession, path: str, report: StepTimes) -> None:
         )
 
 
-def backfill_while_others_write(spark: SparkSession, path: str, report: StepTimes, late: list[str]) -> int:
+def backfill_while_others_write(
+    spark: SparkSession, path: str, report: StepTimes, late: list[str]
+) -> int:
     """Step 3. Returns the version that the backfill read."""
     with report.step("Backfill four features, a pandas_udf, while others write"):
         before = data_files(path)
@@ -363,7 +398,9 @@ def backfill_while_others_write(spark: SparkSession, path: str, report: StepTime
         report.say(
             f"{commit_result.rows:,} rows in {commit_result.fragments} fragments have values; {commit_result.rows_gone} more were deleted before"
         )
-        report.say(f"meanwhile {len(late)} rows were appended and {deleted} deleted, those of files below {TINY} bytes")
+        report.say(
+            f"meanwhile {len(late)} rows were appended and {deleted} deleted, those of files below {TINY} bytes"
+        )
         after = data_files(path)
         same = sum(after.get(name) == facts for name, facts in before.items())
         report.say(f"{same} of the {len(before)} data files that were there before are untouched")
@@ -377,10 +414,16 @@ def fill_the_rest(spark: SparkSession, path: str, report: StepTimes) -> None:
             "functions IS NULL AND text IS NOT NULL"
         )
         commit_result = backfill(outlined(rows_without_features), path)
-        report.say(f"{commit_result.rows:,} rows had no features yet: version {commit_result.version}")
+        report.say(
+            f"{commit_result.rows:,} rows had no features yet: version {commit_result.version}"
+        )
         every = read(spark, path, with_row_address=True)
-        commit_result = backfill(every.select("_rowaddr", imports_udf("text").alias("imports")), path)
-        report.say(f"{commit_result.rows:,} rows got the list of their imports: version {commit_result.version}")
+        commit_result = backfill(
+            every.select("_rowaddr", imports_udf("text").alias("imports")), path
+        )
+        report.say(
+            f"{commit_result.rows:,} rows got the list of their imports: version {commit_result.version}"
+        )
 
 
 def read_back(spark: SparkSession, path: str, report: StepTimes) -> None:
@@ -392,27 +435,30 @@ def read_back(spark: SparkSession, path: str, report: StepTimes) -> None:
         query = f"SELECT count(*) AS files, sum(functions) AS functions, sum(classes) AS classes, {share}, max(nesting) AS deepest FROM files"
         report.table(spark.sql(query).collect())
         report.say("\nthe best documented packages of 200 functions or more")
-        query = (
-            f"SELECT package, sum(functions) AS functions, {share} FROM files GROUP BY package HAVING functions >= 200"
-        )
+        query = f"SELECT package, sum(functions) AS functions, {share} FROM files GROUP BY package HAVING functions >= 200"
         report.table(spark.sql(f"{query} ORDER BY documented DESC, package LIMIT 5").collect())
         report.say("\nwhat most files import")
         query = "SELECT module, count(*) AS files FROM (SELECT explode(imports) AS module FROM files) GROUP BY module"
         report.table(spark.sql(f"{query} ORDER BY files DESC, module LIMIT 5").collect())
         sample = enriched.orderBy(F.xxhash64("path")).limit(50).collect()
         right = sum(
-            (row.functions, row.classes, row.documented, row.nesting) == (outline(row.text) or (None,) * 4)
+            (row.functions, row.classes, row.documented, row.nesting)
+            == (outline(row.text) or (None,) * 4)
             and row.imports == imported(row.text)
             for row in sample
         )
-        report.say(f"\n{right} of {len(sample)} rows, picked by a hash, hold exactly what ast gives in this process")
+        report.say(
+            f"\n{right} of {len(sample)} rows, picked by a hash, hold exactly what ast gives in this process"
+        )
 
 
 def let_the_table_compute(spark: SparkSession, path: str, report: StepTimes) -> None:
     """Step 6."""
     with report.step("Let the table compute: a stored UDF, jobs that go on"):
         folder, name = os.path.split(path)
-        table = lance_spark.connect(folder, spark, progress=False).open_table(name.removesuffix(".lance"))
+        table = lance_spark.connect(folder, spark, progress=False).open_table(
+            name.removesuffix(".lance")
+        )
         table.add_columns(flow)  # Adds two columns of NULLs, and stores the UDF with them.
         report.say(table.plan_backfill("branches").explain())
         report.say("")
@@ -427,7 +473,9 @@ def let_the_table_compute(spark: SparkSession, path: str, report: StepTimes) -> 
         addresses = [error.row_address for error in failed]
         rows = read(spark, path, with_row_address=True).filter(F.col("_rowaddr").isin(addresses))
         for row in rows.orderBy("path").limit(2).collect():
-            report.say(f"  such as {row.path}, which is no Python {sys.version_info.major}.{sys.version_info.minor}")
+            report.say(
+                f"  such as {row.path}, which is no Python {sys.version_info.major}.{sys.version_info.minor}"
+            )
         report.say("\nthe most branches per line of the larger modules")
         lines = "size(split(text, '\\n'))"
         read(spark, path).createOrReplaceTempView("files")
@@ -441,7 +489,9 @@ def follow_with_views(spark: SparkSession, path: str, report: StepTimes) -> None
         db = lance_spark.connect(os.path.dirname(path), spark, progress=False)
         files = read(spark, path).filter("text IS NOT NULL").select("path", "package", "text")
         modules = db.create_table("modules", files.filter("package = '(single modules)'"))
-        functions = db.create_udtf_view("functions", source=modules.search(None).select(["path"]), udtf=functions_of)
+        functions = db.create_udtf_view(
+            "functions", source=modules.search(None).select(["path"]), udtf=functions_of
+        )
         query = functions.search(None).select({"path": "path", "name": "name", "vector": embed})
         vectors = db.create_materialized_view("vectors", query)
 
@@ -454,7 +504,9 @@ def follow_with_views(spark: SparkSession, path: str, report: StepTimes) -> None
         modules.add(files.filter("package = 'email'"))
         refresh("a package was appended")
         names = sorted(map(str, modules.to_arrow(["path"])["path"].to_pylist()))
-        modules.to_lance().update({"text": "'def one():\n    return 1\n'"}, where=f"path = '{names[0]}'")
+        modules.to_lance().update(
+            {"text": "'def one():\n    return 1\n'"}, where=f"path = '{names[0]}'"
+        )
         modules.to_lance().delete(f"path = '{names[-1]}'")
         refresh("one file was changed, one deleted")
         modules.to_lance().optimize.compact_files()
@@ -476,7 +528,9 @@ def work_in_sql(spark: SparkSession, path: str, report: StepTimes) -> None:
             spark.sql(statement)
         then = "(SELECT count(*) FROM tables.packages VERSION AS OF 3) AS all_packages"
         report.table(
-            spark.sql(f"SELECT {then}, count(*) AS large_ones, max(mean) AS mean FROM tables.packages").collect()
+            spark.sql(
+                f"SELECT {then}, count(*) AS large_ones, max(mean) AS mean FROM tables.packages"
+            ).collect()
         )
         report.say("")
         versions = "SELECT version, operation, rows_added, rows_removed FROM tables.packages.versions ORDER BY version"
@@ -488,7 +542,9 @@ def travel_back(spark: SparkSession, path: str, report: StepTimes, version: int)
     with report.step("Travel back"):
         for title, number in (("before", version), ("now", lance.dataset(path).version)):
             then = read(spark, path, version=number)
-            report.say(f"{title}: version {number}, {then.count():,} rows, {', '.join(then.columns)}")
+            report.say(
+                f"{title}: version {number}, {then.count():,} rows, {', '.join(then.columns)}"
+            )
 
 
 def tour(spark: SparkSession, path: str, limit: int | None) -> None:
@@ -541,13 +597,19 @@ def main() -> None:
     """Starts Spark, and runs the tour in a temporary folder."""
     arguments = argparse.ArgumentParser(description="Tour of lance-spark on the standard library.")
     arguments.add_argument("--limit", type=int, help="use so many files instead of all")
-    arguments.add_argument("--keep", metavar="DIRECTORY", help="make the table in this directory and leave it there")
+    arguments.add_argument(
+        "--keep", metavar="DIRECTORY", help="make the table in this directory and leave it there"
+    )
     options = arguments.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="lance-spark-demo-") as scratch:
         spark, seconds = start_spark(scratch)
-        versions = f"Spark {spark.version}, pylance {lance.__version__}, Python {sys.version.split()[0]}"
-        print(f"{versions}; started in {sum(seconds):.1f} s: Spark {seconds[0]:.1f}, the planner rule {seconds[1]:.1f}")
+        versions = (
+            f"Spark {spark.version}, pylance {lance.__version__}, Python {sys.version.split()[0]}"
+        )
+        print(
+            f"{versions}; started in {sum(seconds):.1f} s: Spark {seconds[0]:.1f}, the planner rule {seconds[1]:.1f}"
+        )
         try:
             tour(spark, os.path.join(options.keep or scratch, "stdlib.lance"), options.limit)
         finally:

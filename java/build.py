@@ -104,7 +104,9 @@ def pack_jar(classes: Path, release: str) -> None:
     temporary.replace(JAR)
 
 
-def compile_sources(files: Sequence[Path], jars: Sequence[Path], target: Path, *options: str) -> None:
+def compile_sources(
+    files: Sequence[Path], jars: Sequence[Path], target: Path, *options: str
+) -> None:
     """Compiles Java files into a folder. A warning is an error.
 
     Args:
@@ -122,26 +124,41 @@ def compile_sources(files: Sequence[Path], jars: Sequence[Path], target: Path, *
         "--release", str(OLDEST_JAVA), "-encoding", "UTF-8", "-g", _LINT, "-Werror", "-proc:none", "-implicit:none",
         "-cp", os.pathsep.join(map(str, jars)), "-d", str(target), *options, *map(str, files),
     ]  # fmt: skip
-    completed = subprocess.run([find_tool("javac"), *arguments], capture_output=True, text=True, check=False)
+    completed = subprocess.run(
+        [find_tool("javac"), *arguments], capture_output=True, text=True, check=False
+    )
     if completed.returncode != 0:
         raise BuildError(f"The Java does not compile.\n{completed.stdout}{completed.stderr}")
 
 
 def source_folders(release: str | None = None) -> list[Path]:
     """Returns the folders of sources for a release of Spark, by default for the newest."""
-    newest = (1 << 30,) if release is None else tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    newest = (
+        (1 << 30,)
+        if release is None
+        else tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    )
     variants = sorted(HOME.glob("src/spark_*"), key=_release_of)
-    return [HOME / "src/main/java", *(folder / "java" for folder in variants if _release_of(folder) <= newest)]
+    return [
+        HOME / "src/main/java",
+        *(folder / "java" for folder in variants if _release_of(folder) <= newest),
+    ]
 
 
 def sources(folders: Sequence[Path]) -> dict[str, Path]:
     """Returns sources by their names below the folders. Later folders replace files."""
-    return {str(file.relative_to(folder)): file for folder in folders for file in sorted(folder.rglob("*.java"))}
+    return {
+        str(file.relative_to(folder)): file
+        for folder in folders
+        for file in sorted(folder.rglob("*.java"))
+    }
 
 
 def digest(folders: Sequence[Path]) -> str:
     """Returns a digest of the sources and of the version of the package."""
-    texts = [(name, file.read_text(encoding="utf-8")) for name, file in sorted(sources(folders).items())]
+    texts = [
+        (name, file.read_text(encoding="utf-8")) for name, file in sorted(sources(folders).items())
+    ]
     return hashlib.sha256(repr((_version(), texts)).encode()).hexdigest()
 
 
@@ -169,7 +186,9 @@ def installed_jars() -> list[Path]:
     """Returns the jars of the PySpark that is installed."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise BuildError("PySpark is not installed for this Python. Install the project first: pip install -e .")
+        raise BuildError(
+            "PySpark is not installed for this Python. Install the project first: pip install -e ."
+        )
     return sorted(Path(spec.origin).parent.glob("jars/*.jar"))
 
 
@@ -195,15 +214,21 @@ def _version() -> str:
 
 
 def _pack(classes: Path, properties: str, target: Path) -> None:
-    entries = {str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*.class")}
+    entries = {
+        str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*.class")
+    }
     for service, name in _SERVICES.items():
         entries[f"META-INF/services/{service}"] = f"{name}\n".encode()
     entries[PROPERTIES] = properties.encode()
     manifest = (
-        f"Manifest-Version: 1.0\r\nImplementation-Title: lance-spark\r\nImplementation-Version: {_version()}\r\n\r\n"
+        "Manifest-Version: 1.0\r\nImplementation-Title: lance-spark\r\n"
+        f"Implementation-Version: {_version()}\r\n\r\n"
     )
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in [("META-INF/MANIFEST.MF", manifest.encode()), *sorted(entries.items())]:
+        for name, content in [
+            ("META-INF/MANIFEST.MF", manifest.encode()),
+            *sorted(entries.items()),
+        ]:
             archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
 
 
@@ -217,7 +242,9 @@ def _lock() -> Iterator[None]:
 
 def main(arguments: Sequence[str]) -> None:
     """Compiles the jar. A failure ends the program with a message."""
-    parser = argparse.ArgumentParser(description="Compiles the Java of this project into lance_spark/lance-spark.jar.")
+    parser = argparse.ArgumentParser(
+        description="Compiles the Java of this project into lance_spark/lance-spark.jar."
+    )
     parser.parse_args(arguments)
     try:
         ensure_jar()

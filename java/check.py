@@ -27,15 +27,34 @@ TESTS = build.HOME / "src/test/java"
 CLASSES = build.HOME.parent / "build/java"
 """Classes of the sources and of the tests, compiled with Error Prone, and the digest of both."""
 
-_COMPILER_PACKAGES = ("api", "code", "file", "main", "model", "parser", "processing", "tree", "util")
+_COMPILER_PACKAGES = (
+    "api",
+    "code",
+    "file",
+    "main",
+    "model",
+    "parser",
+    "processing",
+    "tree",
+    "util",
+)
 _OPEN_PACKAGES = ("code", "comp")
 _FLAGS = (
-    *(f"--add-exports=jdk.compiler/com.sun.tools.javac.{name}=ALL-UNNAMED" for name in _COMPILER_PACKAGES),
-    *(f"--add-opens=jdk.compiler/com.sun.tools.javac.{name}=ALL-UNNAMED" for name in _OPEN_PACKAGES),
+    *(
+        f"--add-exports=jdk.compiler/com.sun.tools.javac.{name}=ALL-UNNAMED"
+        for name in _COMPILER_PACKAGES
+    ),
+    *(
+        f"--add-opens=jdk.compiler/com.sun.tools.javac.{name}=ALL-UNNAMED"
+        for name in _OPEN_PACKAGES
+    ),
 )
 """google-java-format and Error Prone use packages of the compiler that the JDK does not export."""
 
-_SPARK_FLAGS = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED")
+_SPARK_FLAGS = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
 """Packages of the JDK that classes of Spark use."""
 
 
@@ -59,7 +78,9 @@ def check_sources() -> None:
     if not build.serves(release):
         with tempfile.TemporaryDirectory() as folder:
             ignored = shutil.ignore_patterns("*Test.class", "*Test$*.class")
-            build.pack_jar(shutil.copytree(classes, Path(folder, "classes"), ignore=ignored), release)
+            build.pack_jar(
+                shutil.copytree(classes, Path(folder, "classes"), ignore=ignored), release
+            )
 
 
 def run_tests() -> None:
@@ -122,7 +143,9 @@ def compile_releases() -> None:
     """
     installed = _shared_classes(compile_checked())
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for release, classes in zip(maven.RELEASES, pool.map(_compile_release, maven.RELEASES), strict=True):
+        for release, classes in zip(
+            maven.RELEASES, pool.map(_compile_release, maven.RELEASES), strict=True
+        ):
             different = sorted(set(classes.items()) ^ set(installed.items()))
             if different:
                 raise build.BuildError(
@@ -144,7 +167,8 @@ def _shared_classes(classes: Path) -> dict[str, str]:
     return {
         name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in classes.rglob("*.class")
-        if (name := str(file.relative_to(classes)).removesuffix(".class")).partition("$")[0] in shared
+        if (name := str(file.relative_to(classes)).removesuffix(".class")).partition("$")[0]
+        in shared
     }
 
 

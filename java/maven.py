@@ -116,10 +116,16 @@ ERROR_PRONE = (
 
 _LIBRARIES = (
     _artifact(
-        "org.scala-lang", "scala-library", "2.13.18", "4e85d96ff7bc7dc627985523c3541b9917aaa08e956391380c42db21a2c4e5a0"
+        "org.scala-lang",
+        "scala-library",
+        "2.13.18",
+        "4e85d96ff7bc7dc627985523c3541b9917aaa08e956391380c42db21a2c4e5a0",
     ),
     _artifact(
-        "org.scala-lang", "scala-reflect", "2.13.18", "6935ff1982b2ac93d695f15aa66921be2f602921277afe002f018fd8c7d6e29b"
+        "org.scala-lang",
+        "scala-reflect",
+        "2.13.18",
+        "6935ff1982b2ac93d695f15aa66921be2f602921277afe002f018fd8c7d6e29b",
     ),
     _artifact(
         "com.fasterxml.jackson.core",
@@ -163,8 +169,18 @@ _LIBRARIES = (
         "6.0.0",
         "c034eb1afb158987dbb53a5fea0cadf611c8dae8daadd59c44d9d5ab70129cef",
     ),
-    _artifact("net.sf.py4j", "py4j", "0.10.9.9", "bc4c4b1e731ab18496cc6eab31e7353701b32fc5c3047764a0656acf5344a54b"),
-    _artifact("org.slf4j", "slf4j-api", "2.0.17", "7b751d952061954d5abfed7181c1f645d336091b679891591d63329c622eb832"),
+    _artifact(
+        "net.sf.py4j",
+        "py4j",
+        "0.10.9.9",
+        "bc4c4b1e731ab18496cc6eab31e7353701b32fc5c3047764a0656acf5344a54b",
+    ),
+    _artifact(
+        "org.slf4j",
+        "slf4j-api",
+        "2.0.17",
+        "7b751d952061954d5abfed7181c1f645d336091b679891591d63329c622eb832",
+    ),
     _artifact(
         "com.esotericsoftware",
         "kryo-shaded",
@@ -210,5 +226,8 @@ def jars_of(release: str) -> list[Path]:
     Raises:
         DownloadError: Maven Central does not answer, or the digest of a jar differs.
     """
-    jars = [_artifact("org.apache.spark", f"{name}_2.13", release, digest) for name, digest in _SPARK[release].items()]
+    jars = [
+        _artifact("org.apache.spark", f"{name}_2.13", release, digest)
+        for name, digest in _SPARK[release].items()
+    ]
     return fetch_all([*jars, *_LIBRARIES])

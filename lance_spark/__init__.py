@@ -11,7 +11,9 @@ import functools
 import pkgutil
 from importlib import import_module
 
-from lance_spark import errors as errors  # so that `import lance_spark` is enough for `lance_spark.errors`
+from lance_spark import (
+    errors as errors,
+)  # so that `import lance_spark` is enough for `lance_spark.errors`
 
 
 @functools.cache

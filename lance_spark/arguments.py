@@ -41,10 +41,14 @@ def takes(
     """
     fields = inspect.signature(request).parameters
     constructed: Any = request
-    kinds = resolve_annotations(constructed.__init__)  # their texts mean something in the module of the class
+    kinds = resolve_annotations(
+        constructed.__init__
+    )  # their texts mean something in the module of the class
     constructor = f"{getattr(request, '__qualname__', '')}.__init__()"
 
-    def decorate(method: Callable[[_Self, _Request], _Result]) -> Callable[Concatenate[_Self, _P], _Result]:
+    def decorate(
+        method: Callable[[_Self, _Request], _Result],
+    ) -> Callable[Concatenate[_Self, _P], _Result]:
         @functools.wraps(method)
         def call(self: _Self, /, *args: _P.args, **named: _P.kwargs) -> _Result:
             try:
@@ -52,14 +56,18 @@ def takes(
             except TypeError as error:
                 if not str(error).startswith(constructor):
                     raise
-                raise TypeError(str(error).replace(constructor, f"{method.__qualname__}()", 1)) from None
+                raise TypeError(
+                    str(error).replace(constructor, f"{method.__qualname__}()", 1)
+                ) from None
             return method(self, request_object)
 
         own = inspect.signature(method)
         own_self = next(iter(own.parameters.values()))
         documented: Any = call
         documented.__signature__ = own.replace(parameters=[own_self, *fields.values()])
-        documented.__annotations__ = {name: kinds.get(name, field.annotation) for name, field in fields.items()}
+        documented.__annotations__ = {
+            name: kinds.get(name, field.annotation) for name, field in fields.items()
+        }
         return call
 
     return decorate

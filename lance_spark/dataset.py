@@ -130,13 +130,17 @@ class DatasetRef:
         return retry_options(self.uri, self.storage)
 
     @staticmethod
-    def at(uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> DatasetRef:
+    def at(
+        uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()
+    ) -> DatasetRef:
         """Returns a reference to the latest version at a location, without touching storage."""
         return DatasetRef(uri=normalize_uri(uri), storage_options=_sorted_pairs(storage_options))
 
     @staticmethod
     def find(
-        uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = (), branch: str | None = None
+        uri: str,
+        storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = (),
+        branch: str | None = None,
     ) -> DatasetRef:
         """Returns a reference to the latest version of a table or of a branch.
 
@@ -193,7 +197,9 @@ class DatasetRef:
         if isinstance(version, str):
             return self._named(version)
         if version is not None and not 1 <= version < 1 << 63:
-            raise OptionError(option, version, "the number of a version, 1 or more and less than 2^63")
+            raise OptionError(
+                option, version, "the number of a version, 1 or more and less than 2^63"
+            )
         return self.pin_open(_open(self.uri, self.branch, version, self.storage_options))
 
     def pin_open(self, dataset: lance.LanceDataset) -> DatasetRef:
@@ -225,7 +231,9 @@ class DatasetRef:
         # Lance itself opens, and commits to, the remains of a deleted branch.
         names = branches_of(table.open_latest())
         if name not in names:
-            raise VersionNotFoundError(table.uri, name, available=_listed("branches", names), what="branch")
+            raise VersionNotFoundError(
+                table.uri, name, available=_listed("branches", names), what="branch"
+            )
         return replace(table, uri=location_of(table.uri, name), branch=name)
 
     def _named(self, version: str) -> DatasetRef:
@@ -237,12 +245,16 @@ class DatasetRef:
                 return self.on_branch(branch).pin(int(number))
             except VersionNotFoundError as error:
                 more = f"; {available}" if error.version == branch else ""  # no such branch
-                raise VersionNotFoundError(self.uri, version, available=error.available + more) from error
+                raise VersionNotFoundError(
+                    self.uri, version, available=error.available + more
+                ) from error
         # At the location of a branch, pylance opens a tag of the main branch by its number alone.
         # The number would then mean a version of this branch.
         tags = tags_of(head)
         if version in tags:
-            return self.on_branch(tags[version]["branch"] or MAIN_BRANCH).pin(int(tags[version]["version"]))
+            return self.on_branch(tags[version]["branch"] or MAIN_BRANCH).pin(
+                int(tags[version]["version"])
+            )
         names = branches_of(head)
         if version in names:
             return self.on_branch(version).pin(None)
@@ -276,12 +288,20 @@ class DatasetRef:
 
     def is_kept(self) -> bool:
         """Tells whether the table still has the pinned version after cleanups."""
-        return any(version_ref["version"] == self.version for version_ref in self.open_latest().version_refs())
+        return any(
+            version_ref["version"] == self.version
+            for version_ref in self.open_latest().version_refs()
+        )
 
     def snapshot_json(self) -> str:
         """Returns location, version, incarnation and branch, never storage options, as JSON."""
         return json.dumps(
-            {"uri": self.uri, "version": self.version, "incarnation": self.incarnation, "branch": self.branch},
+            {
+                "uri": self.uri,
+                "version": self.version,
+                "incarnation": self.incarnation,
+                "branch": self.branch,
+            },
             sort_keys=True,
         )
 
@@ -295,12 +315,19 @@ class DatasetRef:
         from lance_spark.stored_json import parse_json  # workers do not need the module
 
         values = parse_json(text)
-        kinds = {"uri": str, "version": int, "incarnation": (str, type(None)), "branch": (str, type(None))}
+        kinds = {
+            "uri": str,
+            "version": int,
+            "incarnation": (str, type(None)),
+            "branch": (str, type(None)),
+        }
         if not isinstance(values, dict) or values.keys() != kinds.keys():
             raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
         if not all(isinstance(values[key], kind) for key, kind in kinds.items()):  # type: ignore[arg-type]
             raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
-        if values["branch"] is not None and not values["uri"].endswith(f"{_TREE}{values['branch']}"):
+        if values["branch"] is not None and not values["uri"].endswith(
+            f"{_TREE}{values['branch']}"
+        ):
             raise ValueError(f"a branch that is not at its location: {text[:200]!r}")
         return DatasetRef(**values, storage_options=storage_options)
 
@@ -382,7 +409,13 @@ def _received(
     is_answered: bool,
 ) -> DatasetRef:
     """Returns a reference from another process."""
-    ref = DatasetRef(uri=uri, version=version, branch=branch, incarnation=incarnation, storage_options=storage_options)
+    ref = DatasetRef(
+        uri=uri,
+        version=version,
+        branch=branch,
+        incarnation=incarnation,
+        storage_options=storage_options,
+    )
     if is_answered:
         note_answer(uri, ref.storage)
     return ref
@@ -472,7 +505,9 @@ def _note_use(pinned: _PinnedDataset) -> None:
     # Threads may use versions at once: a version that another thread has closed is missing here.
     _opened.pop(pinned, None)
     _opened[pinned] = pinned.files
-    while len(_opened) > 1 and (len(_opened) > _OPEN_DATASETS or sum(list(_opened.values())) > _OPEN_FILES):
+    while len(_opened) > 1 and (
+        len(_opened) > _OPEN_DATASETS or sum(list(_opened.values())) > _OPEN_FILES
+    ):
         with contextlib.suppress(KeyError):
             _opened.popitem(last=False)[0].close()
 
@@ -490,7 +525,9 @@ def _open(
 
     if is_local(uri) and os.path.isfile(uri):
         # Measured: Lance retries a file for 2.6 s before the error.
-        raise TableUnreadableError(uri, "it is a file", hint="A table is a folder. Give the path of the folder.")
+        raise TableUnreadableError(
+            uri, "it is a file", hint="A table is a folder. Give the path of the folder."
+        )
     options = retry_options(uri, dict(storage_options))
     try:
         with panics_as_errors():
@@ -503,7 +540,9 @@ def _open(
     if dataset.version == 0:
         # Measured: a manifest of zero bytes reads as a table without columns at version 0. No
         # commit makes version 0.
-        raise TableUnreadableError(uri, "its manifest is empty", hint="restore the file, or the table from a copy")
+        raise TableUnreadableError(
+            uri, "its manifest is empty", hint="restore the file, or the table from a copy"
+        )
     note_size(uri, dataset)
     return dataset
 
@@ -520,7 +559,9 @@ def _explain(
         return _explain_absence(uri, branch, version, storage_options)
     if is_unknown_scheme(error):
         return OptionError(
-            "path", uri, "a local path, or a URI with a scheme that Lance knows, such as s3://, gs:// or az://"
+            "path",
+            uri,
+            "a local path, or a URI with a scheme that Lance knows, such as s3://, gs:// or az://",
         )
     hint = "check that the path is a Lance table, and the storage.* options and permissions"
     if is_denied(error):
@@ -544,7 +585,9 @@ def _explain_absence(
         hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
         return TableNotFoundError(uri, hint=hint)
     if branch is not None:
-        return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
+        return TableNotFoundError(
+            uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself"
+        )
     # Workers of Spark need the module only for this error.
     from lance_spark.dataset_folder import ABSENT, describe_folder
 
@@ -568,7 +611,9 @@ def parse_version(text: str) -> int | str:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text
 
 
-def _sorted_pairs(options: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _sorted_pairs(
+    options: Mapping[str, str] | tuple[tuple[str, str], ...],
+) -> tuple[tuple[str, str], ...]:
     try:
         pairs = sorted(dict(options).items())
         valid = all(isinstance(text, str) for pair in pairs for text in pair)

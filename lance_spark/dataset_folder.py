@@ -18,7 +18,9 @@ def describe_folder(folder: str) -> str:
     names = sorted(is_folder)
     if "_delta_log" in names:
         return "The folder is a Delta table. Read it with spark.read.format('delta')."
-    table_names = (name for name in names if is_folder[name] and os.path.isdir(f"{folder}/{name}/_versions"))
+    table_names = (
+        name for name in names if is_folder[name] and os.path.isdir(f"{folder}/{name}/_versions")
+    )
     if tables := list(itertools.islice(table_names, _SHOWN_TABLES + 1)):
         names_of_tables = ", ".join(tables[:_SHOWN_TABLES])
         more = ", ..." if len(tables) > _SHOWN_TABLES else ""

@@ -24,7 +24,11 @@ from lance_spark.namespaces.access import store_options
 _SCHEMES = frozenset({"abfss", "az", "gs", "s3", "s3+ddb"})
 """Schemes whose stores take these options."""
 
-RETRIES = {"client_max_retries": "1000", "client_retry_timeout": "40", "lance_aimd_max_retries": "5"}
+RETRIES = {
+    "client_max_retries": "1000",
+    "client_retry_timeout": "40",
+    "lance_aimd_max_retries": "5",
+}
 """Options for a store that has answered. Measured with pylance 14: Lance repeats a listing six
 times, and any other request as often as `lance_aimd_max_retries` says, each for
 `client_retry_timeout` seconds."""

@@ -44,7 +44,11 @@ class Displayable(ABC):
 
 def join_counts(*parts: str | tuple[int, str]) -> str:
     """Joins parts of a summary with commas, without empty texts and zero counts."""
-    texts = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
+    texts = [
+        part if isinstance(part, str) else f"{part[0]:,} {part[1]}"
+        for part in parts
+        if part and part[0]
+    ]
     return ", ".join(texts)
 
 
@@ -52,7 +56,10 @@ def warn_caller(message: str, category: type[Warning]) -> None:
     """Warns at the caller's line: the nearest line outside of the packages."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
     # The generated methods of a dataclass have no file. Their globals name the module of the class.
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
+    while (
+        frame.f_back is not None
+        and str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES
+    ):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

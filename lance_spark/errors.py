@@ -48,7 +48,9 @@ class _LocatedError(LanceSparkError):
         self.uri = uri
 
 
-def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+def rebuild(
+    cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]
+) -> LanceSparkError:
     """Returns the error of another process, from its message and its attributes."""
     error = cls.__new__(cls)
     error.args = args
@@ -102,7 +104,9 @@ def refusals_as_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise error if isinstance(error, LanceSparkError) else TableUnwritableError(uri, str(error)) from error
+        raise (
+            error if isinstance(error, LanceSparkError) else TableUnwritableError(uri, str(error))
+        ) from error
     except BaseException as error:
         if type(error).__name__ != _PANIC:
             raise
@@ -110,7 +114,9 @@ def refusals_as_errors(uri: str) -> Iterator[None]:
 
 
 def _show_argument(value: object) -> str:
-    from udf_runtime.arguments import show_value  # options are text; arguments come with that package
+    from udf_runtime.arguments import (
+        show_value,
+    )  # options are text; arguments come with that package
 
     return show_value(value)
 
@@ -141,7 +147,9 @@ class OptionError(LanceSparkError, ValueError):
         ```
     """
 
-    def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
+    def __init__(
+        self, option: str, value: object, accepted: str, *, problem: str = "is not valid"
+    ) -> None:
         self.value = value if value is None or isinstance(value, str) else _show_argument(value)
         text = _shortened(repr(value)) if isinstance(value, str) else self.value
         value_text = "is missing" if text is None else f"= {text} {problem}"
@@ -299,7 +307,9 @@ class LancePanicError(LanceSparkError, RuntimeError):
 
     def __init__(self, uri: str, reason: str) -> None:
         hint = "Nothing was committed. Report this defect with the schema of the rows."
-        super().__init__(_sentences(f"Lance failed while it wrote rows: {reason}", f"Table: {uri}", hint))
+        super().__init__(
+            _sentences(f"Lance failed while it wrote rows: {reason}", f"Table: {uri}", hint)
+        )
         self.uri = uri
 
 
@@ -444,7 +454,9 @@ class FilterError(LanceSparkError, ValueError):
     """
 
     def __init__(self, filter: str, reason: str, *, uri: str, hint: str) -> None:
-        super().__init__(_sentences(f"filter {filter!r} is not valid: {reason}", f"Table: {uri}", hint))
+        super().__init__(
+            _sentences(f"filter {filter!r} is not valid: {reason}", f"Table: {uri}", hint)
+        )
         self.filter = filter
 
 
@@ -470,7 +482,9 @@ class UnsupportedTypeError(LanceSparkError, TypeError, ValueError):
     """
 
     def __init__(self, column: str, type: str, *, reason: str, hint: str) -> None:
-        super().__init__(_sentences(f"type {type} is not supported: {reason}", f"Place: column {column!r}", hint))
+        super().__init__(
+            _sentences(f"type {type} is not supported: {reason}", f"Place: column {column!r}", hint)
+        )
         self.column = column
         self.type = type
 
@@ -516,7 +530,9 @@ class ValueConversionError(LanceSparkError, ValueError):
         ```
     """
 
-    def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
+    def __init__(
+        self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task"
+    ) -> None:
         place = f"Place: column {column!r}" + ("" if row is None else f", row {row} of {rows}")
         super().__init__(_sentences(reason, place, hint))
         self.column = column
@@ -595,7 +611,9 @@ class RowAddressError(LanceSparkError, ValueError):
         ```
     """
 
-    def __init__(self, counts: dict[str, int], examples: dict[str, Sequence[int]], *, where: str, hint: str) -> None:
+    def __init__(
+        self, counts: dict[str, int], examples: dict[str, Sequence[int]], *, where: str, hint: str
+    ) -> None:
         parts = []
         for kind, count in counts.items():
             first = ", ".join(str(a) for a in examples.get(kind, ()))
@@ -863,7 +881,9 @@ class JobNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, job_id: str, uri: str) -> None:
-        super().__init__(f"Job {job_id!r} is not known in {uri}. Call list_jobs() for the ids of all jobs.")
+        super().__init__(
+            f"Job {job_id!r} is not known in {uri}. Call list_jobs() for the ids of all jobs."
+        )
         self.job_id = job_id
 
 
@@ -1165,7 +1185,9 @@ class IndexExistsError(LanceSparkError, ValueError):
     """
 
     def __init__(self, index: str, uri: str, *, reason: str, hint: str) -> None:
-        super().__init__(_sentences(f"index {index!r} already exists{reason}", f"Table: {uri}", hint))
+        super().__init__(
+            _sentences(f"index {index!r} already exists{reason}", f"Table: {uri}", hint)
+        )
         self.index = index
         self.uri = uri
 

@@ -23,9 +23,21 @@ from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.reader_process import empty_caches
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.row_errors import ErrorRecord
-from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
+from lance_spark.jobs.tables import (
+    ERRORS,
+    JOBS,
+    SystemTable,
+    read_intact_rows,
+    replace_rows,
+    table_ref,
+)
 from lance_spark.locations import is_local, normalize_uri
-from lance_spark.storage.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
+from lance_spark.storage.objects import (
+    LanceObjects,
+    checkpoint_place,
+    objects_beside,
+    objects_of_table,
+)
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
 from udf_runtime import UDF
@@ -105,8 +117,13 @@ class CheckResult(Displayable):
     def text(self) -> str:
         """The result in one line, and a line per damage."""
         repaired = sum(damage.repaired for damage in self.damages)
-        lines = [f"{damage.place}: {end_sentence(damage.problem)} {damage.remedy}" for damage in self.damages]
-        return "\n".join([f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired", *lines])
+        lines = [
+            f"{damage.place}: {end_sentence(damage.problem)} {damage.remedy}"
+            for damage in self.damages
+        ]
+        return "\n".join(
+            [f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired", *lines]
+        )
 
 
 @ARGUMENTS.function
@@ -168,7 +185,9 @@ def check(
         except TableUnreadableError as error:
             remedy = "Repair the store, or delete the branch."
             branch_damages = [Damage(place="its latest version", problem=str(error), remedy=remedy)]
-        damages += [replace(damage, place=f"branch {name!r}: {damage.place}") for damage in branch_damages]
+        damages += [
+            replace(damage, place=f"branch {name!r}: {damage.place}") for damage in branch_damages
+        ]
     return CheckResult(uri=ref.uri, damages=tuple(damages))
 
 
@@ -184,7 +203,9 @@ def _check_branch(
     objects: Objects = objects_beside(ref)
     if shared is not None:
         place = checkpoint_place(shared.uri, ref.uri).removeprefix(f"{shared.uri}/")
-        objects = _Below(shared, place if is_local(shared.uri) else unquote(place))  # a path, not a URI
+        objects = _Below(
+            shared, place if is_local(shared.uri) else unquote(place)
+        )  # a path, not a URI
     yield from _check_files(objects, "checkpoints", _decodes, aside)
     yield from _check_columns(dataset)
     yield from _check_view(dataset)
@@ -238,8 +259,14 @@ def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> I
     rows, files = read_intact_rows(ref, table)
     intact, broken = _split_rows(rows, _ROW_CHECKS[table])
     remedy = "The repair keeps the readable rows and moves the damaged files aside."
-    damages = [Damage(place=f"{table.name}/{file.path}", problem=file.reason, remedy=remedy) for file in files]
-    damages += [Damage(place=f"{table.name}, row {row}", problem=text, remedy=remedy) for row, text in broken.items()]
+    damages = [
+        Damage(place=f"{table.name}/{file.path}", problem=file.reason, remedy=remedy)
+        for file in files
+    ]
+    damages += [
+        Damage(place=f"{table.name}, row {row}", problem=text, remedy=remedy)
+        for row, text in broken.items()
+    ]
     if damages and aside is not None:
         replace_rows(ref, table, intact)
         for file in files:
@@ -269,7 +296,9 @@ def _check_manifests(ref: DatasetRef, table: SystemTable, aside: _Aside | None) 
         if problem is None:
             return
         remedy = "The repair moves the manifest aside and falls back to the version before."
-        yield Damage(place=f"{FOLDER}/{paths[0]}", problem=problem, remedy=remedy, repaired=aside is not None)
+        yield Damage(
+            place=f"{FOLDER}/{paths[0]}", problem=problem, remedy=remedy, repaired=aside is not None
+        )
         if aside is None:
             return
         aside.move(objects, paths[0])
@@ -295,7 +324,9 @@ def _problem_of_latest(at: DatasetRef, objects: LanceObjects, manifest: str) -> 
     return problem
 
 
-def _split_rows(rows: pa.Table, parse: Callable[[dict[str, Any]], object]) -> tuple[pa.Table, dict[int, str]]:
+def _split_rows(
+    rows: pa.Table, parse: Callable[[dict[str, Any]], object]
+) -> tuple[pa.Table, dict[int, str]]:
     """Returns the rows that `parse` accepts, and the problems of the other rows by number."""
     broken: dict[int, str] = {}
     for number in range(rows.num_rows):
@@ -308,7 +339,10 @@ def _split_rows(rows: pa.Table, parse: Callable[[dict[str, Any]], object]) -> tu
 
 
 def _check_files(
-    objects: Objects, folder: str, problem_of: Callable[[str, bytes], str | None], aside: _Aside | None
+    objects: Objects,
+    folder: str,
+    problem_of: Callable[[str, bytes], str | None],
+    aside: _Aside | None,
 ) -> Iterator[Damage]:
     for path in objects.list(folder):
         data = objects.get(path)
@@ -319,7 +353,9 @@ def _check_files(
             aside.move(objects, path)
         remedy = "The repair moves the file aside. The next backfill computes its values again."
         if folder == "udfs":
-            remedy = "The repair moves the file aside. Give the column its UDF again with alter_columns."
+            remedy = (
+                "The repair moves the file aside. Give the column its UDF again with alter_columns."
+            )
         yield Damage(place=path, problem=problem, remedy=remedy, repaired=aside is not None)
 
 
@@ -352,7 +388,9 @@ def _check_view(dataset: lance.LanceDataset) -> Iterator[Damage]:
         if view_of(dataset) is not None:
             refreshed_of(dataset)
     except ViewError as error:
-        yield Damage(place="schema", problem=str(error), remedy="Drop the view and create the view again.")
+        yield Damage(
+            place="schema", problem=str(error), remedy="Drop the view and create the view again."
+        )
 
 
 def _check_versions(dataset: lance.LanceDataset) -> Iterator[Damage]:
@@ -361,6 +399,8 @@ def _check_versions(dataset: lance.LanceDataset) -> Iterator[Damage]:
         event = event_of(dataset, version)
         try:
             if SUMMARY_KEY in event.properties:
-                CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=version)
+                CommitResult.from_json(
+                    event.properties[SUMMARY_KEY], uri=dataset.uri, version=version
+                )
         except ValueError as error:
             yield Damage(place=f"version {version}", problem=str(error), remedy=remedy)

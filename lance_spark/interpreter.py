@@ -92,5 +92,7 @@ def end_quietly() -> None:
     connection, and with UNIX sockets a traceback appears in the user's terminal.
     """
     main: Any = sys.modules["__main__"]
-    if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON and not hasattr(main.worker, "__wrapped__"):
+    if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON and not hasattr(
+        main.worker, "__wrapped__"
+    ):
         main.worker = quietly(main.worker)

@@ -47,7 +47,9 @@ def load_lance() -> None:
 def is_spark_worker() -> bool:
     """Tells whether Spark started this Python process for tasks, plans or commits."""
     started = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return started is not None and started.name.startswith(("pyspark.", "lance_spark.session.daemon"))
+    return started is not None and started.name.startswith(
+        ("pyspark.", "lance_spark.session.daemon")
+    )
 
 
 # Values in a process of Spark hold objects of pylance, so unpickling imports Lance before any
@@ -88,7 +90,9 @@ def path_of(file: DataFile) -> str:
     return file._path  # noqa: SLF001
 
 
-def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str] | dict[str, str]) -> pa.Table:
+def take_known_rows(
+    dataset: lance.LanceDataset, row_ids: list[int], columns: list[str] | dict[str, str]
+) -> pa.Table:
     """Returns columns of the rows with stable row ids; missing ids are left out.
 
     The row id index serves the call, which can return addresses. The public `take_rows` fails on a
@@ -120,7 +124,10 @@ def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
 
     The names come from the JSON: the attribute `new_fragments` has the old names (pylance 14).
     """
-    return tuple(tuple(file["path"] for file in fragment["files"]) for fragment in json.loads(rewrite)["new_fragments"])
+    return tuple(
+        tuple(file["path"] for file in fragment["files"])
+        for fragment in json.loads(rewrite)["new_fragments"]
+    )
 
 
 def tells_rows(rewrite: str) -> bool:
@@ -140,10 +147,15 @@ def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
     from lance.optimize import RewriteResult
 
     rewrite_class: Any = RewriteResult
-    return cast("RewriteResult", rewrite_class.from_json(json.dumps({**json.loads(rewrite), "read_version": version})))
+    return cast(
+        "RewriteResult",
+        rewrite_class.from_json(json.dumps({**json.loads(rewrite), "read_version": version})),
+    )
 
 
-def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], first_id: int) -> LanceSchema:
+def with_replaced_field(
+    schema: LanceSchema, column: str, field: pa.Field[Any], first_id: int
+) -> LanceSchema:
     """Returns a schema with another field in the place of a column.
 
     The other columns keep their field ids, and the new field and its descendants get the ids from
@@ -167,7 +179,9 @@ def without_fields(schema: LanceSchema, columns: Iterable[str]) -> LanceSchema:
     return _replace_messages(schema, dict.fromkeys(columns, ()))
 
 
-def _replace_messages(schema: LanceSchema, replacements: Mapping[str, Sequence[bytes]]) -> LanceSchema:
+def _replace_messages(
+    schema: LanceSchema, replacements: Mapping[str, Sequence[bytes]]
+) -> LanceSchema:
     """Returns a schema with other messages for the fields of some columns."""
     restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
     field_messages: list[bytes] = []
@@ -188,7 +202,9 @@ def _count_fields(field: LanceField) -> int:
 
 def plain(error: BaseException) -> str:
     """Returns Lance's message without its final full stop and the locations in source files."""
-    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ").rstrip(".")
+    return (
+        re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ").rstrip(".")
+    )
 
 
 def _says(*texts: str, error: BaseException) -> bool:
@@ -209,7 +225,13 @@ def claims_missing_rows(fragment: LanceFragment) -> bool:
 
 def is_missing(error: BaseException) -> bool:
     """Tells whether a table, version, tag or branch does not exist."""
-    texts = ("was not found", "Ref not found", "does not exist", "Ref is invalid", "Table version not found")
+    texts = (
+        "was not found",
+        "Ref not found",
+        "does not exist",
+        "Ref is invalid",
+        "Table version not found",
+    )
     return _says(*texts, error=error)
 
 
@@ -241,7 +263,11 @@ def is_preempted(error: BaseException) -> bool:
     pylance raises one type for all of them. About a concurrently built index of some of the
     fragments, it reports a wrong plan.
     """
-    return is_conflict(error) or is_taken_slot(error) or _says("split of indexed and non-indexed", error=error)
+    return (
+        is_conflict(error)
+        or is_taken_slot(error)
+        or _says("split of indexed and non-indexed", error=error)
+    )
 
 
 def is_created_meanwhile(error: BaseException) -> bool:
@@ -249,7 +275,11 @@ def is_created_meanwhile(error: BaseException) -> bool:
 
     Nothing was overwritten.
     """
-    texts = ("Dataset already exists", "_versions/0.manifest", "Table version not found: version 0 ")
+    texts = (
+        "Dataset already exists",
+        "_versions/0.manifest",
+        "Table version not found: version 0 ",
+    )
     return _says(*texts, error=error)
 
 

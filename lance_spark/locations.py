@@ -25,7 +25,9 @@ _MISREAD = re.compile(r"[#?]|%[0-9A-Fa-f]{2}")
 """Signs in a URI: Lance drops the rest of the URI after the first two, and decodes the third."""
 
 
-def normalize_uri(uri: str | os.PathLike[str], *, option: str = "path", also: Collection[str] = ()) -> str:
+def normalize_uri(
+    uri: str | os.PathLike[str], *, option: str = "path", also: Collection[str] = ()
+) -> str:
     """Returns a location in the form for comparisons. A local path is absolute, without `file:`.
 
     Args:
@@ -54,7 +56,9 @@ def normalize_uri(uri: str | os.PathLike[str], *, option: str = "path", also: Co
         if not also:  # PyArrow's URIs have options after the sign
             _refuse_cut(uri, scheme, rest, option)
         return f"{scheme}:{rest.rstrip('/')}"
-    raise OptionError(option, uri, _spelling(scheme, rest), problem="has no scheme that Lance knows")
+    raise OptionError(
+        option, uri, _spelling(scheme, rest), problem="has no scheme that Lance knows"
+    )
 
 
 def _refuse_cut(uri: str, scheme: str, rest: str, option: str) -> None:
@@ -63,7 +67,12 @@ def _refuse_cut(uri: str, scheme: str, rest: str, option: str) -> None:
     path = rest.partition("?")[0] if scheme == "s3+ddb" else rest
     if _CUT.search(path):
         spelling = f"{scheme}:{path.replace('#', '%23').replace('?', '%3F')}"
-        raise OptionError(option, uri, spelling, problem="has a # or ?, and Lance ignores the rest of a URI after it")
+        raise OptionError(
+            option,
+            uri,
+            spelling,
+            problem="has a # or ?, and Lance ignores the rest of a URI after it",
+        )
 
 
 def is_misread(folder: str, name: str) -> bool:
@@ -75,7 +84,13 @@ def is_misread(folder: str, name: str) -> bool:
 
 
 def _no_location(uri: object, option: str) -> OptionError:
-    text = repr(uri) if isinstance(uri, str) else None if uri is None else f"a value of type {type(uri).__name__}"
+    text = (
+        repr(uri)
+        if isinstance(uri, str)
+        else None
+        if uri is None
+        else f"a value of type {type(uri).__name__}"
+    )
     return OptionError(option, text, "a local path, or a URI such as s3://bucket/path")
 
 
@@ -87,7 +102,9 @@ def is_local(uri: str) -> bool:
 def _file_path(uri: str, option: str) -> str:
     parts: SplitResult = urlsplit(uri)
     if parts.netloc not in ("", "localhost"):
-        raise OptionError(option, uri, f"file:///{parts.netloc}{parts.path}", problem="names another machine")
+        raise OptionError(
+            option, uri, f"file:///{parts.netloc}{parts.path}", problem="names another machine"
+        )
     if parts.query or parts.fragment:
         raise OptionError(option, uri, "a file URI with %3F for ? and %23 for #, or a plain path")
     return parts.path
@@ -103,5 +120,9 @@ def _spelling(scheme: str, rest: str) -> str:
     store = _OTHER_NAMES.get(scheme, scheme)
     if store in _STORES:
         return f"{store}://{path}"
-    local = "a path of a mounted file system" if rest.startswith("/") else f"./{scheme}:{rest} for a local file"
+    local = (
+        "a path of a mounted file system"
+        if rest.startswith("/")
+        else f"./{scheme}:{rest} for a local file"
+    )
     return f"{local}, or a URI that begins with {'://, '.join(_STORES)}://"

@@ -61,7 +61,13 @@ def observe_store() -> None:
 
 
 def record_job(
-    job_type: str, status: str, *, seconds: float, rows: Mapping[str, int], retries: int, fragments: int
+    job_type: str,
+    status: str,
+    *,
+    seconds: float,
+    rows: Mapping[str, int],
+    retries: int,
+    fragments: int,
 ) -> None:
     """Records the end of a job. `rows` are numbers of rows by outcome."""
     instruments = _instruments()
@@ -126,7 +132,9 @@ def _make_instruments() -> _Instruments:
         job_fragments=counter(f"{_NAME}.job.fragments", "{fragment}", "Finished fragments of jobs"),
         job_retries=counter(f"{_NAME}.job.retries", "{retry}", "Retried calls and commits of jobs"),
         commits=counter(f"{_NAME}.commits", "{commit}", "Commits to tables"),
-        commit_duration=histogram(f"{_NAME}.commit.duration", "s", "Time of commits with their retries"),
+        commit_duration=histogram(
+            f"{_NAME}.commit.duration", "s", "Time of commits with their retries"
+        ),
         commit_retries=counter(f"{_NAME}.commit.retries", "{retry}", "Retried commits"),
     )
 
@@ -137,7 +145,11 @@ def _has_provider() -> bool:
         _process.is_configured = True
         _configure()
     sdk, api = sys.modules.get(_SDK), sys.modules.get(_API)
-    return sdk is not None and api is not None and isinstance(api.get_meter_provider(), sdk.MeterProvider)
+    return (
+        sdk is not None
+        and api is not None
+        and isinstance(api.get_meter_provider(), sdk.MeterProvider)
+    )
 
 
 def _configure() -> None:
@@ -147,7 +159,9 @@ def _configure() -> None:
     if not names:
         return
     try:
-        provider = import_module("opentelemetry.sdk.metrics").MeterProvider([_make_reader(name) for name in names])
+        provider = import_module("opentelemetry.sdk.metrics").MeterProvider(
+            [_make_reader(name) for name in names]
+        )
         import_module("opentelemetry.metrics").set_meter_provider(provider)
     except Exception as error:  # noqa: BLE001 - metrics must not fail a task
         _LOG.warning("%s has no effect: %s", EXPORTER_VARIABLE, error)
@@ -161,15 +175,23 @@ def _make_reader(name: str) -> Any:  # noqa: ANN401 - a class of the SDK
     """
     from importlib.metadata import entry_points  # imports the parser of e-mails
 
-    exporters = {entry.name: entry for entry in entry_points(group="opentelemetry_metrics_exporter")}
+    exporters = {
+        entry.name: entry for entry in entry_points(group="opentelemetry_metrics_exporter")
+    }
     protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "").partition("/")[0]
     prefixes = (f"otlp_proto_{protocol}",) if name == "otlp" else ()
-    candidates = sorted(candidate for candidate in exporters if candidate == name or candidate.startswith(prefixes))
+    candidates = sorted(
+        candidate for candidate in exporters if candidate == name or candidate.startswith(prefixes)
+    )
     if not candidates:
         raise LookupError(f"no installed package exports metrics to {name!r}")
     exporter = exporters[candidates[0]].load()()
     export = import_module("opentelemetry.sdk.metrics.export")
-    return exporter if isinstance(exporter, export.MetricReader) else export.PeriodicExportingMetricReader(exporter)
+    return (
+        exporter
+        if isinstance(exporter, export.MetricReader)
+        else export.PeriodicExportingMetricReader(exporter)
+    )
 
 
 def _forget_process() -> None:

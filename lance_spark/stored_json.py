@@ -52,7 +52,9 @@ def check_fields(values: Mapping[str, object], kinds: Kinds) -> None:
         if name not in values:
             raise ValueError(f"the field {name!r} is missing")
         if not _has_kind(values[name], kind):
-            raise ValueError(f"the field {name!r} is {type(values[name]).__name__}: {str(values[name])[:100]!r}")
+            raise ValueError(
+                f"the field {name!r} is {type(values[name]).__name__}: {str(values[name])[:100]!r}"
+            )
 
 
 def _has_kind(value: object, kind: type | tuple[type, ...]) -> bool:

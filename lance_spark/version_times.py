@@ -64,7 +64,9 @@ def _search(numbers: Sequence[int], read_time: Callable[[int], datetime], moment
     return low
 
 
-def _read_times(numbers: Collection[int], read_time: Callable[[int], datetime]) -> Iterator[tuple[int, datetime]]:
+def _read_times(
+    numbers: Collection[int], read_time: Callable[[int], datetime]
+) -> Iterator[tuple[int, datetime]]:
     """Yields versions with their times, read in parallel threads."""
     if numbers:
         with ThreadPoolExecutor(len(numbers)) as pool:

@@ -22,7 +22,9 @@ from tests.support.java_classes import JVM_OPTIONS, LONG_JVM
 from tests.support.java_names import remember_names
 
 # Assertions of these helpers must show their values, as in tests. Register the modules before any test imports them.
-pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
+pytest.register_assert_rewrite(
+    *(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes"))
+)
 
 # Hypothesis allows 200 ms for an example, and an example takes longer on a machine with other work.
 settings.register_profile("any machine", deadline=None)
@@ -75,7 +77,11 @@ def left_out_of(module: list[list[pytest.Item]]) -> list[pytest.Item]:
     `sample` of their own, are in the sample in any case.
     """
     samples = [cases[0].get_closest_marker("sample") for cases in module]
-    kept = [_sample(cases, mark.args[0]) for cases, mark in zip(module, samples, strict=True) if mark is not None]
+    kept = [
+        _sample(cases, mark.args[0])
+        for cases, mark in zip(module, samples, strict=True)
+        if mark is not None
+    ]
     one_in = max(mark.kwargs.get("tests", 1) for mark in samples if mark is not None)
     chosen = [cases for cases in kept if _is_chosen(cases[0])]
     kept_items = {item for cases in [*chosen, *_sample(kept, one_in)] for item in cases}
@@ -92,7 +98,9 @@ def _sample(candidates: list[_T], one_in: int) -> list[_T]:
 
 
 def _name_of(candidate: pytest.Item | list[pytest.Item]) -> str:
-    return candidate[0].nodeid.partition("[")[0] if isinstance(candidate, list) else candidate.nodeid
+    return (
+        candidate[0].nodeid.partition("[")[0] if isinstance(candidate, list) else candidate.nodeid
+    )
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +114,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkContext._ensure_initialized()
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("SPARK_TESTING", "1")
-            remote = SparkSession.builder.remote("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+            remote = (
+                SparkSession.builder.remote("local[2]")
+                .config("spark.sql.session.timeZone", "UTC")
+                .getOrCreate()
+            )
         yield remote
         remote.stop()
         return

@@ -55,7 +55,11 @@ LANCE_LEAVES: tuple[pa.DataType, ...] = (
     pa.binary(1),
     pa.binary(5),
     pa.date64(),
-    *(pa.timestamp(unit, zone) for unit in ("s", "ms", "ns") for zone in (None, "UTC", "Asia/Kathmandu")),
+    *(
+        pa.timestamp(unit, zone)
+        for unit in ("s", "ms", "ns")
+        for zone in (None, "UTC", "Asia/Kathmandu")
+    ),
     pa.timestamp("us", "+05:45"),
     pa.time32("s"),
     pa.time32("ms"),
@@ -92,11 +96,17 @@ def leaf_types(kinds: Kinds = "lance") -> st.SearchStrategy[pa.DataType]:
 
 def arrow_types(kinds: Kinds = "lance", *, most_leaves: int = 5) -> st.SearchStrategy[pa.DataType]:
     """Types of any depth."""
-    return st.recursive(leaf_types(kinds), lambda inner: _nested_types(inner, kinds), max_leaves=most_leaves)
+    return st.recursive(
+        leaf_types(kinds), lambda inner: _nested_types(inner, kinds), max_leaves=most_leaves
+    )
 
 
-def _nested_types(inner: st.SearchStrategy[pa.DataType], kinds: Kinds) -> st.SearchStrategy[pa.DataType]:
-    names = st.lists(st.sampled_from(("a", "b", "C", "ж", "x y")), min_size=1, max_size=3, unique=True)
+def _nested_types(
+    inner: st.SearchStrategy[pa.DataType], kinds: Kinds
+) -> st.SearchStrategy[pa.DataType]:
+    names = st.lists(
+        st.sampled_from(("a", "b", "C", "ж", "x y")), min_size=1, max_size=3, unique=True
+    )
     structs = names.flatmap(
         lambda chosen: st.tuples(*(_fields(name, inner, kinds) for name in chosen)).map(
             lambda fields: pa.struct(list(fields))
@@ -114,13 +124,20 @@ def _nested_types(inner: st.SearchStrategy[pa.DataType], kinds: Kinds) -> st.Sea
     return st.one_of(structs, lists, item.map(pa.large_list), maps, vectors)
 
 
-def _fields(name: str, types: st.SearchStrategy[pa.DataType], kinds: Kinds) -> st.SearchStrategy[pa.Field[Any]]:
+def _fields(
+    name: str, types: st.SearchStrategy[pa.DataType], kinds: Kinds
+) -> st.SearchStrategy[pa.Field[Any]]:
     required = st.just(False) if kinds == "spark" else st.integers(0, 4).map(lambda n: n == 0)
-    return st.tuples(types, required).map(lambda t: pa.field(name, t[0], nullable=pa.types.is_null(t[0]) or not t[1]))
+    return st.tuples(types, required).map(
+        lambda t: pa.field(name, t[0], nullable=pa.types.is_null(t[0]) or not t[1])
+    )
 
 
 def schemas(
-    kinds: Kinds = "lance", *, most_columns: int = 5, types: st.SearchStrategy[pa.DataType] | None = None
+    kinds: Kinds = "lance",
+    *,
+    most_columns: int = 5,
+    types: st.SearchStrategy[pa.DataType] | None = None,
 ) -> st.SearchStrategy[pa.Schema]:
     """Schemas of at most `most_columns` columns `c0`, `c1`, ..., nullable or (with kinds `lance`) not."""
     of = arrow_types(kinds) if types is None else types
@@ -151,9 +168,16 @@ def tables(
 
     @st.composite
     def build(draw: st.DrawFn) -> pa.Table:
-        schema_drawn = schema if isinstance(schema, pa.Schema) else draw(schemas() if schema is None else schema)
+        schema_drawn = (
+            schema
+            if isinstance(schema, pa.Schema)
+            else draw(schemas() if schema is None else schema)
+        )
         rows = draw(st.integers(fewest_rows, most_rows))
-        columns = [_draw_array(draw, field, rows, calendar=calendar, fitting=fitting) for field in schema_drawn]
+        columns = [
+            _draw_array(draw, field, rows, calendar=calendar, fitting=fitting)
+            for field in schema_drawn
+        ]
         return pa.Table.from_arrays(columns, schema=schema_drawn)
 
     return build()
@@ -177,11 +201,15 @@ def _draw_array(draw: st.DrawFn, field: Any, length: int, *, calendar: bool, fit
 
 
 def _validity(length: int) -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    some = st.lists(st.booleans(), min_size=length, max_size=length).map(lambda bits: np.array(bits, bool))
+    some = st.lists(st.booleans(), min_size=length, max_size=length).map(
+        lambda bits: np.array(bits, bool)
+    )
     return st.one_of(st.just(np.ones(length, bool)), some)
 
 
-def _array(draw: st.DrawFn, kind: Any, valid: np.ndarray[Any, Any], *, calendar: bool, fitting: bool) -> Any:
+def _array(
+    draw: st.DrawFn, kind: Any, valid: np.ndarray[Any, Any], *, calendar: bool, fitting: bool
+) -> Any:
     """Draws one array. Values under NULLs are drawn too, because Arrow allows any bytes in these slots."""
     n = len(valid)
     bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
@@ -192,7 +220,9 @@ def _array(draw: st.DrawFn, kind: Any, valid: np.ndarray[Any, Any], *, calendar:
     if pa.types.is_struct(kind):
         return pa.Array.from_buffers(kind, n, [bitmap], children=[child(f, n) for f in kind])
     if pa.types.is_fixed_size_list(kind):
-        return pa.Array.from_buffers(kind, n, [bitmap], children=[child(kind.value_field, n * kind.list_size)])
+        return pa.Array.from_buffers(
+            kind, n, [bitmap], children=[child(kind.value_field, n * kind.list_size)]
+        )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         lengths = [draw(st.integers(0, 3)) if ok else 0 for ok in valid]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(
@@ -203,16 +233,22 @@ def _array(draw: st.DrawFn, kind: Any, valid: np.ndarray[Any, Any], *, calendar:
             keys = [key for count in lengths for key in draw(_keys(kind.key_type, count))]
             entries = pa.struct([kind.key_field, kind.item_field])
             item = child(kind.item_field, total)
-            inner = pa.Array.from_buffers(entries, total, [None], children=[pa.array(keys, kind.key_type), item])
+            inner = pa.Array.from_buffers(
+                entries, total, [None], children=[pa.array(keys, kind.key_type), item]
+            )
         else:
             inner = child(kind.value_field, total)
-        return pa.Array.from_buffers(kind, n, [bitmap, pa.py_buffer(offsets.tobytes())], children=[inner])
+        return pa.Array.from_buffers(
+            kind, n, [bitmap, pa.py_buffer(offsets.tobytes())], children=[inner]
+        )
     if pa.types.is_null(kind):
         return pa.nulls(n)
     if pa.types.is_dictionary(kind):
         plain = _array(draw, kind.value_type, valid, calendar=calendar, fitting=fitting)
         return plain.dictionary_encode().cast(kind)
-    values = draw(st.lists(leaf_values(kind, calendar=calendar, fitting=fitting), min_size=n, max_size=n))
+    values = draw(
+        st.lists(leaf_values(kind, calendar=calendar, fitting=fitting), min_size=n, max_size=n)
+    )
     return _leaf_array(kind, [v if ok else None for v, ok in zip(values, valid, strict=True)])
 
 
@@ -230,7 +266,11 @@ def _leaf_array(kind: Any, values: Sequence[Any]) -> Any:
         width = kind.byte_width
         unscaled = [0 if v is None else int(v.scaleb(kind.scale, _EXACT)) for v in values]
         data = pa.py_buffer(b"".join(n.to_bytes(width, "little", signed=True) for n in unscaled))
-        bitmap = pa.py_buffer(np.packbits(np.array([v is not None for v in values], bool), bitorder="little").tobytes())
+        bitmap = pa.py_buffer(
+            np.packbits(
+                np.array([v is not None for v in values], bool), bitorder="little"
+            ).tobytes()
+        )
         return pa.Array.from_buffers(kind, len(values), [bitmap, data])
     if pa.types.is_float16(kind):
         return pa.array([None if v is None else np.float16(v) for v in values], kind)
@@ -262,7 +302,9 @@ def texts() -> st.SearchStrategy[str]:
     return st.one_of(st.sampled_from(odd), st.text(max_size=8))
 
 
-def leaf_values(kind: Any, *, calendar: bool = True, fitting: bool = True) -> st.SearchStrategy[Any]:
+def leaf_values(
+    kind: Any, *, calendar: bool = True, fitting: bool = True
+) -> st.SearchStrategy[Any]:
     """Values of a type without nesting, as Python objects; moments and durations as integers in the type's unit."""
     if pa.types.is_boolean(kind):
         return st.booleans()
@@ -272,10 +314,15 @@ def leaf_values(kind: Any, *, calendar: bool = True, fitting: bool = True) -> st
         return _with_edges(low, high)
     if pa.types.is_floating(kind):
         width: Any = kind.bit_width
-        return st.one_of(st.sampled_from((0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf)), st.floats(width=width))
+        return st.one_of(
+            st.sampled_from((0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf)),
+            st.floats(width=width),
+        )
     if pa.types.is_decimal(kind):
         most = 10**kind.precision - 1
-        return _with_edges(-most, most).map(lambda n: decimal.Decimal(n).scaleb(-kind.scale, _EXACT))
+        return _with_edges(-most, most).map(
+            lambda n: decimal.Decimal(n).scaleb(-kind.scale, _EXACT)
+        )
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return texts()
     if pa.types.is_fixed_size_binary(kind):
@@ -290,7 +337,11 @@ def _moments(kind: Any, *, calendar: bool, fitting: bool) -> st.SearchStrategy[i
         return _with_edges(_FIRST_DAY, _LAST_DAY) if calendar else _with_edges(-(2**31), 2**31 - 1)
     if pa.types.is_date64(kind):
         low, high = (_FIRST_DAY, _LAST_DAY) if calendar else (-(2**31), 2**31 - 1)
-        return _with_edges(low, high).map(lambda day: day * _DAY_MS) if fitting else _with_edges(-(2**63), 2**63 - 1)
+        return (
+            _with_edges(low, high).map(lambda day: day * _DAY_MS)
+            if fitting
+            else _with_edges(-(2**63), 2**63 - 1)
+        )
     per_second = _PER_SECOND[kind.unit]
     if pa.types.is_time(kind):
         times = _with_edges(0, 86_400 * per_second - 1)
@@ -301,7 +352,10 @@ def _moments(kind: Any, *, calendar: bool, fitting: bool) -> st.SearchStrategy[i
         last = _LAST_SECOND if pa.types.is_timestamp(kind) else 86_400 * 999_999_999
         low, high = max(low, first * per_second), min(high, last * per_second)
     if fitting and per_second < 10**6:
-        low, high = max(low, -(2**63 * per_second // 10**6) + 1), min(high, 2**63 * per_second // 10**6 - 1)
+        low, high = (
+            max(low, -(2**63 * per_second // 10**6) + 1),
+            min(high, 2**63 * per_second // 10**6 - 1),
+        )
     if fitting and kind.unit == "ns":
         return _with_edges(-(-low // 1000), high // 1000).map(lambda n: n * 1000)
     return _with_edges(low, high)
@@ -309,7 +363,15 @@ def _moments(kind: Any, *, calendar: bool, fitting: bool) -> st.SearchStrategy[i
 
 def _with_edges(low: int, high: int) -> st.SearchStrategy[int]:
     edges = sorted(
-        {low, low + 1, max(low, min(high, 0)), max(low, min(high, -1)), max(low, min(high, 1)), high - 1, high}
+        {
+            low,
+            low + 1,
+            max(low, min(high, 0)),
+            max(low, min(high, -1)),
+            max(low, min(high, 1)),
+            high - 1,
+            high,
+        }
     )
     return st.one_of(st.sampled_from(edges), st.integers(low, high))
 
@@ -349,5 +411,7 @@ def _plain(array: Any) -> Any:
 
 def _fact(kind: Any) -> Callable[[Any], Any]:
     if pa.types.is_floating(kind):
-        return lambda v: None if v is None else "NaN" if math.isnan(v) else struct.pack(">d", float(v))
+        return lambda v: (
+            None if v is None else "NaN" if math.isnan(v) else struct.pack(">d", float(v))
+        )
     return lambda v: v

@@ -49,7 +49,9 @@ def sampled_paths() -> list[Path]:
     skipped = {"site-packages", "dist-packages", "__pycache__"}
     every = [path.relative_to(root) for path in root.rglob("*.py")]
     names = sorted(
-        str(path) for path in every if not skipped & set(path.parts) and not str(path).startswith("test/test_")
+        str(path)
+        for path in every
+        if not skipped & set(path.parts) and not str(path).startswith("test/test_")
     )
     return [root / names[i * len(names) // LIMIT] for i in range(LIMIT)]
 
@@ -66,9 +68,16 @@ def facts_of(path: Path) -> Facts:
     except (SyntaxError, ValueError, RecursionError):
         return Facts(size=size, functions=None, classes=0, imports=frozenset(), is_text=is_text)
     nodes = list(ast.walk(tree))
-    plain = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    plain = {
+        alias.name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     froms = {
-        str(node.module).partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+        str(node.module).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and not node.level
     }
     return Facts(
         size=size,
@@ -80,9 +89,15 @@ def facts_of(path: Path) -> Facts:
     )
 
 
-def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts: list[Facts]) -> None:
+def check_views(
+    numbers: Callable[[str], list[float]], paths: list[Path], facts: list[Facts]
+) -> None:
     """Asserts the printed facts about the views of functions."""
-    texts = {path: fact for path, fact in zip(paths, facts, strict=True) if fact.is_text and fact.size >= 100}
+    texts = {
+        path: fact
+        for path, fact in zip(paths, facts, strict=True)
+        if fact.is_text and fact.size >= 100
+    }
     root = Path(sysconfig.get_paths()["stdlib"])
     modules = {str(path.relative_to(root)): fact for path, fact in texts.items()}
     single = {name: fact for name, fact in modules.items() if "/" not in name}
@@ -97,7 +112,9 @@ def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts:
     both = first + sum(parsed(email))
     assert numbers(f"a package was appended: {calls}") == [len(parsed(email)), both - first, both]
     names = sorted({**single, **email})
-    calls_between = both - sum(len(modules[name].functions or ()) for name in (names[0], names[-1])) + 1
+    calls_between = (
+        both - sum(len(modules[name].functions or ()) for name in (names[0], names[-1])) + 1
+    )
     assert numbers(f"one file was changed, one deleted: {calls}") == [1, 1, calls_between]
     assert numbers(f"the table was compacted: {calls}") == [0, 0, calls_between]
 
@@ -105,9 +122,14 @@ def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts:
 def check_sql(numbers: Callable[[str], list[float]], paths: list[Path]) -> None:
     """Asserts the printed facts about the SQL statements."""
     names = [str(path.relative_to(sysconfig.get_paths()["stdlib"])) for path in paths]
-    packages = Counter(name.partition("/")[0] if "/" in name else "(single modules)" for name in names)
+    packages = Counter(
+        name.partition("/")[0] if "/" in name else "(single modules)" for name in names
+    )
     large = sum(count >= len(names) / len(packages) for count in packages.values())
-    assert numbers(r"all_packages +large_ones +mean\n +(\d+) +(\d+) +[\d,]+\n") == [len(packages), large]
+    assert numbers(r"all_packages +large_ones +mean\n +(\d+) +(\d+) +[\d,]+\n") == [
+        len(packages),
+        large,
+    ]
     assert numbers(r"\n +4 +delete +0 +(\d+)\n") == [len(packages) - large]
 
 
@@ -123,10 +145,20 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
         str(tmp_path),
     ]
     # Not from the project's folder, and not through an activated environment: as a user's shell may be.
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SPARK_", "PYSPARK_"))
+    }
     environment["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
     process = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=tmp_path,
+        env=environment,
+        check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr[-4000:]
     printed = process.stdout
@@ -144,18 +176,26 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
 
     assert numbers(r"([\d,]+) files of Python") == [len(early)]
     # Timing decides how many rows the deletion reached before the commit of the backfill.
-    assert sum(numbers(r"([\d,]+) rows in \d+ fragments have values; (\d+) more were deleted")) == len(early)
+    assert sum(
+        numbers(r"([\d,]+) rows in \d+ fragments have values; (\d+) more were deleted")
+    ) == len(early)
     # The tiny late files were all appended before the deletion, or all after it.
     assert numbers(r"meanwhile (\d+) rows were appended and (\d+) deleted") == [
         len(late),
         len(facts) - len(large_files),
     ]
-    unchanged, before = numbers(r"(\d+) of the (\d+) data files that were there before are untouched")
+    unchanged, before = numbers(
+        r"(\d+) of the (\d+) data files that were there before are untouched"
+    )
     assert unchanged == before > 0
 
     functions = [function for fact in large_files for function in fact.functions or ()]
-    documented = sum(ast.get_docstring(function) is not None for function in functions) / len(functions)
-    row = numbers(r"files +functions +classes +documented +deepest\n +([\d,]+) +([\d,]+) +([\d,]+) +([\d.]+) +\d+")
+    documented = sum(ast.get_docstring(function) is not None for function in functions) / len(
+        functions
+    )
+    row = numbers(
+        r"files +functions +classes +documented +deepest\n +([\d,]+) +([\d,]+) +([\d,]+) +([\d.]+) +\d+"
+    )
     assert row == [
         len(large_files),
         len(functions),
@@ -172,7 +212,9 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
 
     assert numbers(r"(\d+) of (\d+) rows, picked by a hash") == [50, 50]
     no_python = sum(fact.is_text and fact.branches is None for fact in large_files)
-    first, first_skipped = numbers(r"two fragments, to have a look: ([\d,]+) rows computed, (\d+) skipped")
+    first, first_skipped = numbers(
+        r"two fragments, to have a look: ([\d,]+) rows computed, (\d+) skipped"
+    )
     rest, rest_skipped = numbers(r"the rest: ([\d,]+) rows computed, (\d+) skipped")
     assert numbers(r"to do +([\d,]+) of ([\d,]+) rows") == [len(large_files), len(large_files)]
     assert (first + rest, first_skipped + rest_skipped) == (len(large_files) - no_python, no_python)
@@ -183,9 +225,9 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
 
     check_sql(numbers, [path for path, fact in zip(paths, facts, strict=True) if fact.size >= 100])
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
-    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [
-        len(large_files)
-    ]
+    assert numbers(
+        r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n"
+    ) == [len(large_files)]
     assert "explain: BatchScan lance" in printed
     plan = " ".join(printed.split("explain:")[1].split("\n\n")[0].split())
     assert "pushed: `size` > 50000" in plan, "the plan shows the filter that the scan got"
@@ -194,10 +236,13 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     columns = ["path", "functions", "branches", "loops"]
     table = lance.dataset(str(tmp_path / "stdlib.lance")).to_table(columns=columns).to_pylist()
     by_path = {
-        str(path.relative_to(sysconfig.get_paths()["stdlib"])): fact for path, fact in zip(paths, facts, strict=True)
+        str(path.relative_to(sysconfig.get_paths()["stdlib"])): fact
+        for path, fact in zip(paths, facts, strict=True)
     }
     wrong = [
-        row for row in table if row["functions"] != (None if (f := by_path[row["path"]].functions) is None else len(f))
+        row
+        for row in table
+        if row["functions"] != (None if (f := by_path[row["path"]].functions) is None else len(f))
     ]
     assert wrong == []
     flow = [(row["branches"], row["loops"]) for row in table]

@@ -50,7 +50,9 @@ def page_id(page: Path) -> str:
         if python_blocks(page) and page.stem not in RECIPES
     ],
 )
-def test_the_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_examples_run(
+    page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """As a script in a new folder, from the text of the page alone. The script finds the running session."""
     monkeypatch.chdir(tmp_path)
     run_script(python_blocks(page))
@@ -58,7 +60,10 @@ def test_the_examples_run(page: Path, spark: SparkSession, tmp_path: Path, monke
 
 @pytest.mark.parametrize(
     "notebook",
-    [pytest.param(path, marks=pytest.mark.long if path.name in LONG else (), id=path.name) for path in NOTEBOOKS],
+    [
+        pytest.param(path, marks=pytest.mark.long if path.name in LONG else (), id=path.name)
+        for path in NOTEBOOKS
+    ],
 )
 def test_a_notebook_prints_its_stored_outputs(
     notebook: Path,
@@ -69,9 +74,15 @@ def test_a_notebook_prints_its_stored_outputs(
 ):
     """The cells run as a script, so the test needs no Jupyter. `make notebooks` stores the outputs."""
     monkeypatch.chdir(tmp_path)
-    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell
+        for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    ]
     run_script([(0, "".join(cell["source"])) for cell in cells])
-    stored = [output for cell in cells for output in cell["outputs"] if output.get("name") == "stdout"]
+    stored = [
+        output for cell in cells for output in cell["outputs"] if output.get("name") == "stdout"
+    ]
     assert capsys.readouterr().out == "".join("".join(output["text"]) for output in stored)
 
 
@@ -107,12 +118,17 @@ CLASSES: tuple[type[object], ...] = (
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the table of the examples of searches."""
     folder = tmp_path_factory.mktemp("examples") / "tables"
-    rows = [{"id": i, "text": f"fresh pears {i}", "price": i, "stock": i % 4, "vec": [i / 20, 0.5]} for i in range(20)]
+    rows = [
+        {"id": i, "text": f"fresh pears {i}", "price": i, "stock": i % 4, "vec": [i / 20, 0.5]}
+        for i in range(20)
+    ]
     vectors = pa.field("vec", pa.list_(pa.float32(), 2))
-    schema = pa.schema({"id": pa.int64(), "text": pa.string(), "price": pa.int64(), "stock": pa.int64()}).append(
-        vectors
+    schema = pa.schema(
+        {"id": pa.int64(), "text": pa.string(), "price": pa.int64(), "stock": pa.int64()}
+    ).append(vectors)
+    docs = lance_spark.connect(str(folder), spark=spark).create_table(
+        "docs", pa.Table.from_pylist(rows, schema)
     )
-    docs = lance_spark.connect(str(folder), spark=spark).create_table("docs", pa.Table.from_pylist(rows, schema))
     docs.create_fts_index("text")
     return folder
 
@@ -122,14 +138,20 @@ def examples() -> dict[str, str]:
     subjects: dict[str, object] = {name: getattr(lance_spark, name) for name in lance_spark.__all__}
     for cls in CLASSES:
         subjects[cls.__name__] = cls
-        subjects |= {f"{cls.__name__}.{name}": getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+        subjects |= {
+            f"{cls.__name__}.{name}": getattr(cls, name)
+            for name in dir(cls)
+            if not name.startswith("_")
+        }
     texts = {name: inspect.getdoc(subject) or "" for name, subject in subjects.items()}
     return {name: match[1] for name, text in texts.items() if (match := EXAMPLE.search(text))}
 
 
 def test_every_public_name_has_an_example():
     texts = {name: inspect.getdoc(getattr(lance_spark, name)) or "" for name in lance_spark.__all__}
-    lacking = {name for name, text in texts.items() if not EXAMPLE.search(text) and ">>> " not in text}
+    lacking = {
+        name for name, text in texts.items() if not EXAMPLE.search(text) and ">>> " not in text
+    }
     assert lacking == {"__version__"}
 
 
@@ -138,13 +160,18 @@ def test_every_method_of_the_classes_that_users_call_has_an_example():
         f"{cls.__name__}.{name}"
         for cls in (lance_spark.Connection, lance_spark.Table, lance_spark.Search, lance_spark.Job)
         for name in dir(cls)
-        if not name.startswith("_") and (callable(getattr(cls, name)) or isinstance(getattr(cls, name), property))
+        if not name.startswith("_")
+        and (callable(getattr(cls, name)) or isinstance(getattr(cls, name), property))
     ]
     assert sorted(set(methods) - examples().keys()) == ["Connection.spark"]
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK_EXAMPLES else pytest.mark.long) for name in examples()]
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK_EXAMPLES else pytest.mark.long)
+        for name in examples()
+    ],
 )
 def test_an_example_of_a_docstring_runs(
     name: str, spark: SparkSession, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -168,16 +195,29 @@ def test_links_lead_somewhere(page: Path):
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_block_names_its_language_and_is_closed(page: Path):
-    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
+    fences = [
+        line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")
+    ]
     assert len(fences) % 2 == 0
-    assert set(fences[::2]) <= {"```python", "```sql", "```text", "```sh", "```json", "```java", "```mermaid"}
+    assert set(fences[::2]) <= {
+        "```python",
+        "```sql",
+        "```text",
+        "```sh",
+        "```json",
+        "```java",
+        "```mermaid",
+    }
     assert set(fences[1::2]) <= {"```"}
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("reading.md", ReadOptions), ("writing.md", WriteOptions), ("change-feed.md", ChangeOptions)]
+    ("name", "options"),
+    [("reading.md", ReadOptions), ("writing.md", WriteOptions), ("change-feed.md", ChangeOptions)],
 )
-def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOptions | WriteOptions | ChangeOptions]):
+def test_the_options_are_documented_as_they_are(
+    name: str, options: type[ReadOptions | WriteOptions | ChangeOptions]
+):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
     absent = [row for row in options_table(options).splitlines() if row not in text]
     assert absent == [], "paste the output of lance_spark.options.io_options.options_table"
@@ -186,10 +226,14 @@ def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOpt
 def test_the_reference_has_every_public_name():
     pages = (ROOT / "docs" / "reference").glob("*.md")
     named = re.findall(
-        r"^::: lance_spark\.(\w+)$", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.MULTILINE
+        r"^::: lance_spark\.(\w+)$",
+        "\n".join(page.read_text(encoding="utf-8") for page in pages),
+        re.MULTILINE,
     )
     public = {name for name in dir(lance_spark) if not name.startswith("_")}
-    assert sorted(named) == sorted(public - {"GenevaManifest"}), "GenevaManifest is another name of Manifest"
+    assert sorted(named) == sorted(public - {"GenevaManifest"}), (
+        "GenevaManifest is another name of Manifest"
+    )
 
 
 def test_the_guide_of_platforms_installs_the_requirements_without_pyspark():

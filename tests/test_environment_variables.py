@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, BLOB_BUFFER, blob_buffer_of, flag_of
+from lance_spark.backfill.request import (
+    ADMISSION_CHECK,
+    ADMISSION_STRICT,
+    BLOB_BUFFER,
+    blob_buffer_of,
+    flag_of,
+)
 from lance_spark.columns.binding import ALLOW_VARIABLE
 from lance_spark.commit.commit_loop import RETRIES_VARIABLE, CommitPolicy
 from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
@@ -47,7 +53,11 @@ def test_every_variable_in_the_code_is_in_the_table():
         for path in (ROOT / package).rglob("*")
         if path.suffix in (".py", ".java")
     ]
-    variables = {name for path in [*files, ROOT / "pyspark_lance.py"] for name in NAME.findall(path.read_text("utf-8"))}
+    variables = {
+        name
+        for path in [*files, ROOT / "pyspark_lance.py"]
+        for name in NAME.findall(path.read_text("utf-8"))
+    }
     assert variables == set(documented())
 
 
@@ -69,7 +79,9 @@ def test_a_documented_default_is_the_default(name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
-def test_a_value_that_cannot_be_read_is_an_error_that_names_the_variable(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_value_that_cannot_be_read_is_an_error_that_names_the_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(name, "perhaps")
     with pytest.raises(OptionError, match=name):
         READERS[name]()

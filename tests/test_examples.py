@@ -18,10 +18,14 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.long
 def test_what_the_notebook_on_pictures_finds_is_true(tmp_path: Path):
-    data = pytest.importorskip("skimage.data", reason="has the pictures: pip install -e .[examples]")
+    data = pytest.importorskip(
+        "skimage.data", reason="has the pictures: pip install -e .[examples]"
+    )
     images = pytest.importorskip("PIL.Image")
     variables = {
-        key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_", "LANCE_"))
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SPARK_", "PYSPARK_", "LANCE_"))
     }
     process = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "pictures.py")],
@@ -37,12 +41,18 @@ def test_what_the_notebook_on_pictures_finds_is_true(tmp_path: Path):
     assert images.open(io.BytesIO(plot.read_bytes())).width > 1000
 
     pictures = lance.dataset(str(plot.with_name("pictures.lance")))
-    tiles = lance.dataset(str(plot.with_name("tiles.lance"))).to_table(columns=["name", "x", "y", "colours"])
+    tiles = lance.dataset(str(plot.with_name("tiles.lance"))).to_table(
+        columns=["name", "x", "y", "colours"]
+    )
     folder = Path(data.__file__).parent
-    files = {path.stem: path.read_bytes() for path in folder.iterdir() if path.suffix in (".png", ".jpg")}
+    files = {
+        path.stem: path.read_bytes() for path in folder.iterdir() if path.suffix in (".png", ".jpg")
+    }
     sizes = {name: images.open(io.BytesIO(file)).size for name, file in files.items()}
     names = pictures.to_table(columns=["name"])["name"].to_pylist()
-    assert set(names) == {name for name, size in sizes.items() if min(size) >= 200 and name != "retina"}
+    assert set(names) == {
+        name for name, size in sizes.items() if min(size) >= 200 and name != "retina"
+    }
     expected = {
         (name, x, y)
         for name in names
@@ -50,13 +60,17 @@ def test_what_the_notebook_on_pictures_finds_is_true(tmp_path: Path):
         for y in range(0, sizes[name][1] - 127, 128)
     }
     assert len(tiles) == len(expected)
-    assert {(row["name"], row["x"], row["y"]) for row in tiles.drop(["colours"]).to_pylist()} == expected
+    assert {
+        (row["name"], row["x"], row["y"]) for row in tiles.drop(["colours"]).to_pylist()
+    } == expected
 
     thumbnails = pictures.to_table(columns=["name", "thumbnail"]).to_pylist()
     assert all(max(images.open(io.BytesIO(row["thumbnail"])).size) == 96 for row in thumbnails)
 
     # The last search, after the refresh, without an index and without the functions of the notebook.
-    whole = np.asarray(images.open(io.BytesIO(files["coffee"])).convert("RGB"))[64:192, 64:192] // 64
+    whole = (
+        np.asarray(images.open(io.BytesIO(files["coffee"])).convert("RGB"))[64:192, 64:192] // 64
+    )
     shares, _ = np.histogramdd(whole.reshape(-1, 3), bins=(4, 4, 4), range=[(0, 4)] * 3)
     query = np.sqrt(shares.ravel() / shares.sum())
     vectors = np.stack(tiles["colours"].to_numpy(zero_copy_only=False))

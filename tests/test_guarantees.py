@@ -33,9 +33,14 @@ def find_markers() -> Iterator[tuple[str, str, bool]]:
     for path in sorted(TESTS.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                is_quick = "pytest.mark.long" not in [ast.unparse(mark) for mark in node.decorator_list]
+                is_quick = "pytest.mark.long" not in [
+                    ast.unparse(mark) for mark in node.decorator_list
+                ]
                 for mark in node.decorator_list:
-                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.guarantee":
+                    if (
+                        isinstance(mark, ast.Call)
+                        and ast.unparse(mark.func) == "pytest.mark.guarantee"
+                    ):
                         for name in mark.args:
                             yield f"{path.name}: {node.name}", ast.literal_eval(name), is_quick
 

@@ -17,7 +17,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 JAR = "lance_spark/lance-spark.jar"
 _SOURCE = "java/src/main/java/lancespark/Json.java"
-_TREE = ("java", "lance_spark", "udf_runtime", "pyproject.toml", "hatch_build.py", "pyspark_lance.py", "README.md")
+_TREE = (
+    "java",
+    "lance_spark",
+    "udf_runtime",
+    "pyproject.toml",
+    "hatch_build.py",
+    "pyspark_lance.py",
+    "README.md",
+)
 _TREE += ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", ".ci")
 
 
@@ -43,7 +51,10 @@ def no_jdk(tmp_path: Path) -> dict[str, str]:
     for name in ("env", "sh", "git"):
         if path := shutil.which(name):
             (tools / name).symlink_to(path)
-    return {**{key: value for key, value in os.environ.items() if key != "JAVA_HOME"}, "PATH": str(tools)}
+    return {
+        **{key: value for key, value in os.environ.items() if key != "JAVA_HOME"},
+        "PATH": str(tools),
+    }
 
 
 def load_build(root: Path) -> ModuleType:
@@ -59,8 +70,12 @@ def change_source(root: Path) -> None:
     path.write_text(path.read_text() + "\n// changed\n")
 
 
-def run(root: Path, *command: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+def run(
+    root: Path, *command: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_a_jar_is_current_until_a_source_or_the_version_changes(checkout: Path) -> None:
@@ -78,7 +93,9 @@ def test_a_jar_is_current_until_a_source_or_the_version_changes(checkout: Path) 
 def test_a_file_of_a_later_release_replaces_an_earlier_one() -> None:
     build = load_build(ROOT)
     by_release = {
-        release: build.sources(build.source_folders(release))["lancespark/LanceCatalog.java"].parts[-4]
+        release: build.sources(build.source_folders(release))["lancespark/LanceCatalog.java"].parts[
+            -4
+        ]
         for release in ("4.1.2", "4.2.0", "4.3.0")
     }
     assert by_release == {"4.1.2": "spark_4_1", "4.2.0": "spark_4_2", "4.3.0": "spark_4_3"}
@@ -102,14 +119,18 @@ def test_make_compiles_the_jar_again_after_a_change(checkout: Path) -> None:
     assert "java/build.py" in run(checkout, "make", "--dry-run", "jar").stdout
 
 
-def test_a_download_with_another_digest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_with_another_digest_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from java import maven
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     jar = maven.cache_folder() / "x-1.jar"
     jar.parent.mkdir()
     jar.write_bytes(b"changed")
-    with pytest.raises(maven.DownloadError, match=r"The digest of .*x-1\.jar is .* Delete the file and try again"):
+    with pytest.raises(
+        maven.DownloadError, match=r"The digest of .*x-1\.jar is .* Delete the file and try again"
+    ):
         maven.MavenJar("x/x/1/x-1.jar", "0" * 64).fetch()
 
 
@@ -117,7 +138,17 @@ def test_a_download_with_another_digest_is_refused(tmp_path: Path, monkeypatch: 
 def hatchling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with hatchling, which pip would install for a build."""
     folder = tmp_path_factory.mktemp("hatchling")
-    command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--target", str(folder), "hatchling>=1.27"]
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "install",
+        "--quiet",
+        "--target",
+        str(folder),
+        "hatchling>=1.27",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
@@ -126,7 +157,9 @@ def build_distribution(
     root: Path, hatchling: Path, kind: str, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     environment = {**environment, "PYTHONPATH": str(hatchling)}
-    return run(root, sys.executable, "-m", "hatchling", "build", "--target", kind, environment=environment)
+    return run(
+        root, sys.executable, "-m", "hatchling", "build", "--target", kind, environment=environment
+    )
 
 
 @pytest.mark.long
@@ -149,7 +182,9 @@ def test_a_source_distribution_installs_without_a_jdk(
 
 @pytest.mark.long
 @pytest.mark.parametrize("damage", ["missing", "outdated"])
-def test_a_wheel_compiles_a_jar_that_is_missing_or_outdated(checkout: Path, hatchling: Path, damage: str) -> None:
+def test_a_wheel_compiles_a_jar_that_is_missing_or_outdated(
+    checkout: Path, hatchling: Path, damage: str
+) -> None:
     if damage == "missing":
         (checkout / JAR).unlink()
     else:
@@ -160,7 +195,9 @@ def test_a_wheel_compiles_a_jar_that_is_missing_or_outdated(checkout: Path, hatc
     with zipfile.ZipFile(wheel) as content:
         content.extract(JAR, checkout / "installed")
     build = load_build(checkout)
-    assert build.properties_of(checkout / "installed" / JAR)["sources"] == build.digest(build.source_folders())
+    assert build.properties_of(checkout / "installed" / JAR)["sources"] == build.digest(
+        build.source_folders()
+    )
 
 
 @pytest.mark.long
@@ -170,7 +207,10 @@ def test_a_wheel_without_a_jar_and_a_jdk_fails_with_the_remedy(
     (checkout / JAR).unlink()
     completed = build_distribution(checkout, hatchling, "wheel", no_jdk)
     assert completed.returncode != 0
-    assert "javac was not found in JAVA_HOME and on the PATH. Install a JDK 17 or newer" in completed.stderr
+    assert (
+        "javac was not found in JAVA_HOME and on the PATH. Install a JDK 17 or newer"
+        in completed.stderr
+    )
     assert not list((checkout / "dist").glob("*.whl"))
 
 

@@ -26,18 +26,31 @@ def test_the_recipe_of_conda_has_the_requirements_of_the_project() -> None:
 
 
 def test_every_requirement_has_both_bounds() -> None:
-    assert [text for text in PROJECT["dependencies"] if not re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+", text)] == []
+    assert [
+        text
+        for text in PROJECT["dependencies"]
+        if not re.fullmatch(r"[\w-]+>=[\d.]+,<[\d.]+", text)
+    ] == []
 
 
 def test_placeholders_stand_in_one_place() -> None:
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob(".github/**/*.*"), ROOT / "conda/recipe.yaml"]
+    pages = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob(".github/**/*.*"),
+        ROOT / "conda/recipe.yaml",
+    ]
     assert [page.name for page in pages if ".invalid" in page.read_text(encoding="utf-8")] == []
 
 
 def test_each_job_of_the_workflows_is_one_target_of_make() -> None:
-    targets = set(re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z%-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     for workflow in WORKFLOWS:
-        jobs = re.split(r"^  [a-z]+:\n    name: ", workflow.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+        jobs = re.split(
+            r"^  [a-z]+:\n    name: ", workflow.read_text(encoding="utf-8"), flags=re.MULTILINE
+        )[1:]
         assert jobs, workflow
         for job in jobs:
             commands = re.findall(r"run: (.*)", job)
@@ -47,7 +60,9 @@ def test_each_job_of_the_workflows_is_one_target_of_make() -> None:
                 if target == '"$TARGET"':
                     assert set(re.search(r"target: \[(.*)\]", job)[1].split(", ")) <= targets  # type: ignore[index]
                 else:
-                    assert target.strip('"') in targets or target.strip('"').startswith("test-release-"), target
+                    assert target.strip('"') in targets or target.strip('"').startswith(
+                        "test-release-"
+                    ), target
 
 
 def test_the_page_of_the_canary_names_tests_that_exist() -> None:
@@ -56,10 +71,14 @@ def test_the_page_of_the_canary_names_tests_that_exist() -> None:
     names = set(re.findall(r"`(test_\w+)`", page))
     assert len(names) > 10
     assert {name for name in names if f"def {name}(" not in code} == set()
-    assert [path for path in re.findall(r"`(tests/[\w/.]+)`", page) if not (ROOT / path).exists()] == []
+    assert [
+        path for path in re.findall(r"`(tests/[\w/.]+)`", page) if not (ROOT / path).exists()
+    ] == []
 
 
 def test_actions_are_pinned_by_commit() -> None:
     for workflow in WORKFLOWS:
         used = re.findall(r"uses: (\S+)", workflow.read_text(encoding="utf-8"))
-        assert [name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)] == []
+        assert [
+            name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)
+        ] == []

@@ -27,7 +27,9 @@ Recipe = Callable[[str], dict[str, Any]]
 def recipe(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     """Runs a recipe in an empty folder, and returns its variables."""
     monkeypatch.chdir(tmp_path)
-    return lambda name: runpy.run_path(str(ROOT / "examples" / "recipes" / f"{name}.py"), run_name="__main__")
+    return lambda name: runpy.run_path(
+        str(ROOT / "examples" / "recipes" / f"{name}.py"), run_name="__main__"
+    )
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -58,7 +60,9 @@ def test_embeddings_equal_the_vectors_of_the_model(recipe: Recipe):
 
     question = "merge sorted inputs"
     distances = ((stored - model.transform([question])) ** 2).sum(axis=1)
-    assert names["search"](question) == [rows["name"][at].as_py() for at in np.argsort(distances)[:3]]
+    assert names["search"](question) == [
+        rows["name"][at].as_py() for at in np.argsort(distances)[:3]
+    ]
 
 
 def test_sizes_thumbnails_and_hashes_equal_those_of_pillow(recipe: Recipe):
@@ -69,12 +73,16 @@ def test_sizes_thumbnails_and_hashes_equal_those_of_pillow(recipe: Recipe):
     assert len(rows) == len(files) == 45
     for row in rows:
         if row["name"] == "broken.png":
-            assert {row[column] for column in ("format", "width", "height", "thumbnail", "hash")} == {None}
+            assert {
+                row[column] for column in ("format", "width", "height", "thumbnail", "hash")
+            } == {None}
             continue
         picture = images.open(io.BytesIO(files[row["name"]]))
         assert (row["format"], row["width"], row["height"]) == (picture.format, *picture.size)
         grey = list(picture.convert("L").resize((9, 8), images.Resampling.LANCZOS).tobytes())
-        bits = "".join(str(int(grey[9 * y + x + 1] > grey[9 * y + x])) for y in range(8) for x in range(8))
+        bits = "".join(
+            str(int(grey[9 * y + x + 1] > grey[9 * y + x])) for y in range(8) for x in range(8)
+        )
         assert "".join(f"{byte:08b}" for byte in row["hash"]) == bits
         picture.thumbnail((96, 96))
         thumbnail = images.open(io.BytesIO(row["thumbnail"]))
@@ -83,10 +91,14 @@ def test_sizes_thumbnails_and_hashes_equal_those_of_pillow(recipe: Recipe):
 
 @pytest.mark.long
 def test_texts_in_images_equal_those_of_the_models(recipe: Recipe):
-    rapidocr = pytest.importorskip("rapidocr_onnxruntime", reason=f"{INSTALL}, on Python 3.12 or earlier")
+    rapidocr = pytest.importorskip(
+        "rapidocr_onnxruntime", reason=f"{INSTALL}, on Python 3.12 or earlier"
+    )
     names = recipe("ocr")
     read = rapidocr.RapidOCR(det_limit_side_len=320)
-    expected = [[(text, score) for _, text, score in read(page)[0] or []] for page in names["pages"]]
+    expected = [
+        [(text, score) for _, text, score in read(page)[0] or []] for page in names["pages"]
+    ]
     rows = names["scans"].search(None).select(["lines", "confidence"]).to_list()
     assert [row["lines"] for row in rows] == [[text for text, _ in lines] for lines in expected]
     assert [len(lines) for lines in expected] == [2, 2, 0]
@@ -106,9 +118,9 @@ def test_passages_and_their_vectors_follow_the_documents(recipe: Recipe):
         words = content.split()
         expected += [(title, at, " ".join(words[at : at + 40])) for at in range(0, len(words), 30)]
     rows = names["chunks"].to_arrow()
-    assert sorted(tuple(row.values()) for row in rows.select(["title", "first_word", "passage"]).to_pylist()) == sorted(
-        expected
-    )
+    assert sorted(
+        tuple(row.values()) for row in rows.select(["title", "first_word", "passage"]).to_pylist()
+    ) == sorted(expected)
     model = text.HashingVectorizer(n_features=256, stop_words="english")
     bare = model.transform(rows["passage"].to_pylist()).toarray()
     np.testing.assert_allclose(vectors(names["chunks"], "vector"), bare, atol=1e-6)
@@ -124,13 +136,24 @@ def test_scores_equal_the_predictions_of_the_models(recipe: Recipe):
     assert np.isnan(features).sum() == 1 and (features[:, 2] == 1500).sum() == names["changed"] > 0
     for model, prefix in ((names["model"], ""), (names["challenger"], "new_")):
         assert (rows[f"{prefix}label"] == model.predict(features)).all()
-        np.testing.assert_allclose(rows[f"{prefix}probability"], model.predict_proba(features).max(axis=1))
+        np.testing.assert_allclose(
+            rows[f"{prefix}probability"], model.predict_proba(features).max(axis=1)
+        )
 
 
 def label_of(message: str) -> str:
     """Stands for the model of the service."""
-    words = {"parcel": "Delivery", "cancel": "cancellation\n", "thank": "praise", "invoice": "billing"}
-    return "no idea" if "(13)" in message else next(label for word, label in words.items() if word in message)
+    words = {
+        "parcel": "Delivery",
+        "cancel": "cancellation\n",
+        "thank": "praise",
+        "invoice": "billing",
+    }
+    return (
+        "no idea"
+        if "(13)" in message
+        else next(label for word, label in words.items() if word in message)
+    )
 
 
 @pytest.mark.long
@@ -152,12 +175,15 @@ def test_labels_come_from_a_service_with_limits_and_errors(
         names = recipe("labels")
     rows = names["messages"].to_arrow().to_pylist()
     assert {row["id"]: row["label"] for row in rows} == {
-        row["id"]: None if row["id"] == 13 else label_of(row["text"]).strip().lower() for row in rows
+        row["id"]: None if row["id"] == 13 else label_of(row["text"]).strip().lower()
+        for row in rows
     }
     # Each failure costs a further request, and each answer a single one.
     assert service.statuses == {200: 40, 429: 1, 503: 1, 500: 1}
     assert service.most_in_flight > 1
     [error] = names["messages"].get_errors(names["result"].job_id)
     assert (error.outcome, error.error_message) == ("skipped", "The service answered 'no idea'.")
-    stored = b"".join(file.read_bytes() for file in (tmp_path / "inbox").rglob("*") if file.is_file())
+    stored = b"".join(
+        file.read_bytes() for file in (tmp_path / "inbox").rglob("*") if file.is_file()
+    )
     assert KEY.encode() not in stored and str(key).encode() in stored

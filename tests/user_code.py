@@ -104,18 +104,25 @@ def work(uri: str) -> None:
     books = db.create_table("books", [{"id": 1, "price": 10, "title": "a", "image": b"ab"}])
     books.add(Frame())
     books.add_columns({"double": double, "half": "price / 2", "caption": (title, ["title"])})
-    books.add_columns({"vector": Embedding("m"), "vectors": (Embedding("n"), ["title"]), "plain": udf(Plain)()})
+    books.add_columns(
+        {"vector": Embedding("m"), "vectors": (Embedding("n"), ["title"]), "plain": udf(Plain)()}
+    )
     books.add_columns(size)
     books.add_columns(UnpackedUDF(size, prefix="image_"))
     assert_type(books.backfill("double", where="price > 3"), BackfillJobResult)
     job = books.backfill_async("double", concurrency=4)
     assert_type(job, Job[BackfillJobResult])
     assert_type(job.result(), BackfillJobResult)
-    assert_type(books.backfill_async("double", concurrency=4, _return_future=True), Future[BackfillJobResult])
+    assert_type(
+        books.backfill_async("double", concurrency=4, _return_future=True),
+        Future[BackfillJobResult],
+    )
     books.backfill_async("double", concurency=4)  # type: ignore[call-overload]
     try:
         books.backfill("double")
     except lance_spark.BackfillIncompleteError as error:
         print(error.result.status, error.result.rows_failed)
     db.create_udtf_view("parts", books.search(None), sentences)
-    db.create_materialized_view("view", books.search(None).select({"id": "id", "vector": Embedding("m")}))
+    db.create_materialized_view(
+        "view", books.search(None).select({"id": "id", "vector": Embedding("m")})
+    )

@@ -71,14 +71,19 @@ class ArgumentChecks:
             for name, value in call.arguments.items():
                 if name in kinds:
                     try:
-                        call.arguments[name] = _check_argument(signature.parameters[name], kinds[name], value)
+                        call.arguments[name] = _check_argument(
+                            signature.parameters[name], kinds[name], value
+                        )
                     except _MisfitError as misfit:
                         wrong = misfit.value
                         accepted = describe(kinds[name]) + _describe_parameter(
                             docs or inspect.getdoc(function) or "", name
                         )
                         if (text := _first_unreadable(wrong)) is not None:
-                            wrong, accepted = text, "text without NUL characters and lone surrogates"
+                            wrong, accepted = (
+                                text,
+                                "text without NUL characters and lone surrogates",
+                            )
                         raise self._make_error(name, wrong, accepted) from None
             return function(*call.args, **call.kwargs)
 
@@ -156,7 +161,9 @@ def accepts(kind: object, value: object) -> bool:
     if origin is type:
         return _is_subclass(value, items[0])
     plain = origin or kind
-    return not isinstance(plain, type) or (_is_instance(plain, value) and _accepts_items(plain, items, value))
+    return not isinstance(plain, type) or (
+        _is_instance(plain, value) and _accepts_items(plain, items, value)
+    )
 
 
 def _is_instance(kind: type, value: object) -> bool:
@@ -205,13 +212,17 @@ def _first_unreadable(value: object) -> str | None:
         return None if _is_text(value) else value
     items: Iterable[object] = value if isinstance(value, (list, tuple, AbstractSet)) else ()
     if isinstance(value, Mapping):
-        items = itertools.chain(value, value.values() if all(isinstance(key, str) for key in value) else ())
+        items = itertools.chain(
+            value, value.values() if all(isinstance(key, str) for key in value) else ()
+        )
     return next(filter(None, map(_first_unreadable, items)), None)
 
 
 def _is_number(value: int | float) -> bool:
     """Tells whether a value is a number of at most 64 bits; booleans are no numbers."""
-    return not isinstance(value, bool) and (not isinstance(value, int) or -1 << 63 <= value < 1 << 63)
+    return not isinstance(value, bool) and (
+        not isinstance(value, int) or -1 << 63 <= value < 1 << 63
+    )
 
 
 def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> bool:
@@ -221,7 +232,9 @@ def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> 
     if origin is tuple and kinds[-1] is not Ellipsis:
         return len(value) == len(kinds) and all(map(accepts, kinds, value))
     if isinstance(value, Mapping):
-        return all(accepts(kinds[0], key) and accepts(kinds[-1], item) for key, item in value.items())
+        return all(
+            accepts(kinds[0], key) and accepts(kinds[-1], item) for key, item in value.items()
+        )
     return all(accepts(kinds[0], item) for item in value)
 
 
@@ -255,7 +268,9 @@ def list_items(value: object) -> list[object] | None:
 def _is_plain(kind: object) -> bool:
     """Tells whether an annotation has a number or a sequence of plain items."""
     members = get_args(kind) if get_origin(kind) in _UNIONS else (kind,)
-    return any(member in (bool, int, float) or get_origin(member) in _SEQUENCES for member in members)
+    return any(
+        member in (bool, int, float) or get_origin(member) in _SEQUENCES for member in members
+    )
 
 
 def describe(kind: object) -> str:
@@ -315,7 +330,9 @@ def _resolve_alias(kind: object, scope: dict[str, object]) -> object:
 
 
 def _make_definition_error(name: str, value: object, accepted: str) -> UdfDefinitionError:
-    return UdfDefinitionError(f"The argument {name!r} has the wrong value {show_value(value)}. Give {accepted}.")
+    return UdfDefinitionError(
+        f"The argument {name!r} has the wrong value {show_value(value)}. Give {accepted}."
+    )
 
 
 ARGUMENTS = ArgumentChecks(_make_definition_error)

@@ -79,7 +79,10 @@ _NEVER_STORED: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
     (pa.types.is_interval, "pa.duration(), or a struct of months, days and nanoseconds"),
     (pa.types.is_decimal32, "pa.decimal128()"),
     (pa.types.is_decimal64, "pa.decimal128()"),
-    (lambda kind: pa.types.is_fixed_size_list(kind) and kind.list_size == 0, "vectors of one item or more"),
+    (
+        lambda kind: pa.types.is_fixed_size_list(kind) and kind.list_size == 0,
+        "vectors of one item or more",
+    ),
 )
 """Types without values in Lance, and their substitutes."""
 
@@ -87,7 +90,9 @@ _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
 
-def arrow_type(annotation: object, *, where: str, remedy: str = "Pass data_type=, a pyarrow type.") -> pa.DataType:
+def arrow_type(
+    annotation: object, *, where: str, remedy: str = "Pass data_type=, a pyarrow type."
+) -> pa.DataType:
     """Returns the Arrow type of values with an annotation.
 
     Args:
@@ -114,7 +119,9 @@ def check_fillable(data_type: pa.DataType, *, where: str) -> None:
     """
     for is_kind, remedy in _NEVER_STORED:
         if is_kind(data_type):
-            raise UdfDefinitionError(f"No column of type {data_type}, as of {where}, can be stored. Use {remedy}.")
+            raise UdfDefinitionError(
+                f"No column of type {data_type}, as of {where}, can be stored. Use {remedy}."
+            )
     if isinstance(data_type, pa.BaseExtensionType):
         check_fillable(data_type.storage_type, where=where)
     elif pa.types.is_dictionary(data_type):
@@ -181,7 +188,9 @@ class _Inference:
         if underlying is not None:
             return self.of(underlying)
         if typing.get_origin(annotation) is not None:
-            return self._infer_generic(annotation, typing.get_origin(annotation), typing.get_args(annotation))
+            return self._infer_generic(
+                annotation, typing.get_origin(annotation), typing.get_args(annotation)
+            )
         if isinstance(annotation, type):
             return self._infer_class(annotation)
         raise self.refuse(annotation, "it is none of the annotations that have one")
@@ -190,14 +199,18 @@ class _Inference:
         try:
             return pa.from_numpy_dtype(np.dtype(annotation))
         except (TypeError, ValueError, pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise self.refuse(annotation, str(error) or "NumPy knows no single width for it") from error
+            raise self.refuse(
+                annotation, str(error) or "NumPy knows no single width for it"
+            ) from error
 
     def _infer_class(self, annotation: type) -> pa.DataType:
         if issubclass(annotation, enum.Enum):
             for base in annotation.__mro__:
                 if base in (str, bytes, int, float):
                     return _SIMPLE[base]()
-            raise self.refuse(annotation, "its members are no str or int; derive it from (str, Enum)")
+            raise self.refuse(
+                annotation, "its members are no str or int; derive it from (str, Enum)"
+            )
         if issubclass(annotation, np.generic):
             if annotation in _SEVERAL_TYPES:
                 raise self.refuse(annotation, "it stands for several types")
@@ -215,7 +228,11 @@ class _Inference:
             reason = f"{error}; classes that its fields name must be known in its module"
             raise self.refuse(record, reason) from error
         if not annotations:
-            reason = "it has no fields" if annotations == {} else "it is none of the annotations that have one"
+            reason = (
+                "it has no fields"
+                if annotations == {}
+                else "it is none of the annotations that have one"
+            )
             raise self.refuse(record, reason)
         self._open.append(record)
         fields = []
@@ -226,7 +243,9 @@ class _Inference:
         self._open.pop()
         return pa.struct(fields)
 
-    def _infer_generic(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
+    def _infer_generic(
+        self, annotation: object, origin: object, args: Sequence[object]
+    ) -> pa.DataType:
         if origin is typing.Annotated:
             return self._infer_annotated(annotation, args[0], args[1:])
         if origin is typing.Literal:
@@ -236,10 +255,14 @@ class _Inference:
         if origin in (typing.Union, types.UnionType):
             raise self.refuse(annotation, "a value may be of several types")
         if origin is tuple and args[1:] != (Ellipsis,):
-            raise self.refuse(annotation, "the fields of a struct have names; use a NamedTuple or a dataclass")
+            raise self.refuse(
+                annotation, "the fields of a struct have names; use a NamedTuple or a dataclass"
+            )
         return self._infer_collection(annotation, origin, args)
 
-    def _infer_collection(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
+    def _infer_collection(
+        self, annotation: object, origin: object, args: Sequence[object]
+    ) -> pa.DataType:
         if origin in (*_SEQUENCES, tuple):
             return pa.list_(self.of(args[0]))
         if origin in _MAPPINGS:
@@ -249,7 +272,9 @@ class _Inference:
             return pa.list_(self.of(element[0] if element else args[1]))
         raise self.refuse(annotation, "it is none of the annotations that have one")
 
-    def _infer_annotated(self, annotation: object, inner: object, extras: Sequence[object]) -> pa.DataType:
+    def _infer_annotated(
+        self, annotation: object, inner: object, extras: Sequence[object]
+    ) -> pa.DataType:
         explicit_types = [extra for extra in extras if isinstance(extra, pa.DataType)]
         if explicit_types:
             return explicit_types[0]
@@ -258,7 +283,9 @@ class _Inference:
         if not lengths:
             return inner_type
         if len(lengths) > 1 or lengths[0] < 1 or not pa.types.is_list(inner_type):
-            raise self.refuse(annotation, "a fixed-size vector is a list with one length of at least 1")
+            raise self.refuse(
+                annotation, "a fixed-size vector is a list with one length of at least 1"
+            )
         return pa.list_(typing.cast("pa.ListType[pa.DataType]", inner_type).value_type, lengths[0])
 
     def _infer_literal(self, annotation: object, values: Sequence[object]) -> pa.DataType:

@@ -28,7 +28,9 @@ class UdfRuntimeError(Exception):
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
-def _rebuild(cls: type[UdfRuntimeError], args: tuple[object, ...], state: dict[str, object]) -> UdfRuntimeError:
+def _rebuild(
+    cls: type[UdfRuntimeError], args: tuple[object, ...], state: dict[str, object]
+) -> UdfRuntimeError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
@@ -61,7 +63,9 @@ class UdfDefinitionError(UdfRuntimeError, ValueError):
     """
 
 
-_CORRECT = "Correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL."
+_CORRECT = (
+    "Correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL."
+)
 _INSTALL = "Install the module in the Python of the UDF, on every machine that runs the UDF."
 
 DRIVER_HINT = (
@@ -75,7 +79,16 @@ _SIGNS_OF_SPARK = ("CONTEXT_ONLY_VALID_ON_DRIVER", "JAVA_GATEWAY_EXITED", "'Java
 
 
 _DRIVER_CLASSES = frozenset(
-    {"Catalog", "Column", "DataFrame", "GroupedData", "RDD", "SQLContext", "SparkContext", "SparkSession"}
+    {
+        "Catalog",
+        "Column",
+        "DataFrame",
+        "GroupedData",
+        "RDD",
+        "SQLContext",
+        "SparkContext",
+        "SparkSession",
+    }
 )
 
 
@@ -196,7 +209,9 @@ class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
         (-11, 7)
     """
 
-    def __init__(self, *, udf: str, exit_code: int, row: int | None = None, output: str = "") -> None:
+    def __init__(
+        self, *, udf: str, exit_code: int, row: int | None = None, output: str = ""
+    ) -> None:
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         place = "" if row is None else f"Place: row {row} of the batch. "
         super().__init__(
@@ -342,8 +357,14 @@ class ArtifactError(UdfRuntimeError, RuntimeError):
     @staticmethod
     def parse(message: str) -> ArtifactError:
         """Returns the error with the message of another process."""
-        match = re.fullmatch(r"The artifact '(.*?)' cannot be copied: (.*) Location: (.*?)\. (.*)", message, re.DOTALL)
-        artifact, reason, location, hint = ("", message, "", "") if match is None else match.groups()
+        match = re.fullmatch(
+            r"The artifact '(.*?)' cannot be copied: (.*) Location: (.*?)\. (.*)",
+            message,
+            re.DOTALL,
+        )
+        artifact, reason, location, hint = (
+            ("", message, "", "") if match is None else match.groups()
+        )
         return ArtifactError(artifact=artifact, location=location, reason=reason, hint=hint)
 
 

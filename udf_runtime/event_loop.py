@@ -100,7 +100,10 @@ class _LoopThread:
         while not self._is_ending:
             try:
                 self.loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):  # raised by a task that the user's code has started
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+            ):  # raised by a task that the user's code has started
                 continue
 
     def end(self) -> None:

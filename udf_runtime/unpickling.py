@@ -33,7 +33,11 @@ def loads(payload: bytes) -> Any:  # noqa: ANN401 - as pickle has it
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
         value = super().find_class(module, name)
-        return _set_state if name == _SET_STATE and module == cloudpickle.cloudpickle.__name__ else value
+        return (
+            _set_state
+            if name == _SET_STATE and module == cloudpickle.cloudpickle.__name__
+            else value
+        )
 
 
 def _set_state(cls: type, state: object) -> type:
@@ -46,4 +50,6 @@ def _is_defined_here(cls: type) -> bool:
     """Tells whether the methods of a class see the globals of its module."""
     module = sys.modules.get(cls.__module__)
     functions = (value for value in vars(cls).values() if isinstance(value, FunctionType))
-    return module is not None and any(function.__globals__ is vars(module) for function in functions)
+    return module is not None and any(
+        function.__globals__ is vars(module) for function in functions
+    )

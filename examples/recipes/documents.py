@@ -23,7 +23,9 @@ from lance_spark import chunker, udf
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()
 db = lance_spark.connect("shelf", spark)
 modules = [difflib, heapq, random, statistics, string]
-rows: list[dict[str, object]] = [{"title": module.__name__, "text": module.__doc__} for module in modules]
+rows: list[dict[str, object]] = [
+    {"title": module.__name__, "text": module.__doc__} for module in modules
+]
 documents = db.create_table("documents", rows, mode="overwrite")
 
 
@@ -39,7 +41,9 @@ def passages(text: str) -> Iterator[Passage]:
         yield Passage(start, " ".join(words[start : start + 40]))
 
 
-chunks = db.create_udtf_view("passages", source=documents.search(None).select(["title"]), udtf=passages)
+chunks = db.create_udtf_view(
+    "passages", source=documents.search(None).select(["title"]), udtf=passages
+)
 assert chunks.refresh().rows_chunked == 5
 
 SIZE = 256
@@ -73,7 +77,9 @@ def follow() -> tuple[int, int]:
     return refreshed.rows_chunked, filled.rows_computed
 
 
-documents.add([{"title": "tea", "text": "Pour boiling water over the leaves, and wait for three minutes."}])
+documents.add(
+    [{"title": "tea", "text": "Pour boiling water over the leaves, and wait for three minutes."}]
+)
 documents.update("title = 'string'", {"text": "Constants and templates of texts."})
 documents.delete("title = 'random'")
 assert follow() == (2, 2)

@@ -22,13 +22,27 @@ from lance_spark import udf
 
 def read_docstrings(module: str) -> list[dict[str, object]]:
     functions = inspect.getmembers(importlib.import_module(module), inspect.isfunction)
-    texts = {f"{module}.{name}": inspect.getdoc(function) for name, function in functions if name[0] != "_"}
+    texts = {
+        f"{module}.{name}": inspect.getdoc(function)
+        for name, function in functions
+        if name[0] != "_"
+    }
     return [{"name": name, "text": text} for name, text in texts.items() if text]
 
 
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()
 db = lance_spark.connect("library", spark)
-modules = ["calendar", "difflib", "heapq", "json", "os.path", "random", "shutil", "statistics", "textwrap"]
+modules = [
+    "calendar",
+    "difflib",
+    "heapq",
+    "json",
+    "os.path",
+    "random",
+    "shutil",
+    "statistics",
+    "textwrap",
+]
 rows = [row for module in modules for row in read_docstrings(module)]
 docs = db.create_table("docs", rows, mode="overwrite")
 

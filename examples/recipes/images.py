@@ -31,8 +31,13 @@ def encode(picture: Image.Image, format: str) -> bytes:
     return file.getvalue()
 
 
-rows: list[dict[str, object]] = [{"name": f"{n}.png", "image": encode(draw(n), "PNG")} for n in range(40)]
-rows += [{"name": f"{n}.jpg", "image": encode(draw(n).resize((200, 150)), "JPEG")} for n in range(0, 40, 10)]
+rows: list[dict[str, object]] = [
+    {"name": f"{n}.png", "image": encode(draw(n), "PNG")} for n in range(40)
+]
+rows += [
+    {"name": f"{n}.jpg", "image": encode(draw(n).resize((200, 150)), "JPEG")}
+    for n in range(0, 40, 10)
+]
 rows += [{"name": "broken.png", "image": b"\x89PNG\r\n\x1a\n"}]
 
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()

@@ -19,7 +19,9 @@ from lance_spark import Columns, udf
 def draw(*lines: str) -> bytes:
     page, file = Image.new("RGB", (240, 40 * len(lines) + 20), "white"), io.BytesIO()
     for place, line in enumerate(lines):
-        ImageDraw.Draw(page).text((12, 40 * place + 10), line, fill="black", font=ImageFont.load_default(26))
+        ImageDraw.Draw(page).text(
+            (12, 40 * place + 10), line, fill="black", font=ImageFont.load_default(26)
+        )
     page.save(file, "PNG")
     return file.getvalue()
 
@@ -29,7 +31,9 @@ db = lance_spark.connect("scans", spark)
 pages = [draw("Invoice 2041", "Total 318.50"), draw("Receipt 77", "Coffee 3.20"), draw()]
 rows: list[dict[str, object]] = [{"id": i, "image": page} for i, page in enumerate(pages)]
 blob = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-scans = db.create_table("scans", rows, schema=pa.schema([("id", pa.int64())]).append(blob), mode="overwrite")
+scans = db.create_table(
+    "scans", rows, schema=pa.schema([("id", pa.int64())]).append(blob), mode="overwrite"
+)
 
 
 class Reading(NamedTuple):

@@ -21,7 +21,9 @@ from lance_spark import Columns, UnpackedUDF, udf
 spark = lance_spark.configure(SparkSession.builder).getOrCreate()
 db = lance_spark.connect("cellar", spark)
 data: Any = load_wine(as_frame=True)
-rows = data.frame[["alcohol", "flavanoids", "proline"]].assign(grower=data.target_names[data.target])
+rows = data.frame[["alcohol", "flavanoids", "proline"]].assign(
+    grower=data.target_names[data.target]
+)
 wines = db.create_table("wines", rows, mode="overwrite")
 
 
@@ -34,11 +36,17 @@ class Classify:
     def setup(self, artifacts: dict[str, str]) -> None:
         self.model = joblib.load(artifacts["model"])
 
-    def __call__(self, alcohol: pa.Array, flavanoids: pa.Array, proline: pa.Array) -> Columns[Score]:
-        features = np.column_stack([column.to_numpy(zero_copy_only=False) for column in (alcohol, flavanoids, proline)])
+    def __call__(
+        self, alcohol: pa.Array, flavanoids: pa.Array, proline: pa.Array
+    ) -> Columns[Score]:
+        features = np.column_stack(
+            [column.to_numpy(zero_copy_only=False) for column in (alcohol, flavanoids, proline)]
+        )
         shares = self.model.predict_proba(features)
         labels = self.model.classes_[shares.argmax(axis=1)]
-        return pa.StructArray.from_arrays([pa.array(labels), pa.array(shares.max(axis=1))], ["label", "probability"])
+        return pa.StructArray.from_arrays(
+            [pa.array(labels), pa.array(shares.max(axis=1))], ["label", "probability"]
+        )
 
 
 training = rows[::2]
@@ -55,7 +63,9 @@ wines.update("proline > 1500", {"proline": 1500.0})
 changed = wines.count_rows("proline = 1500")
 assert wines.backfill("label", stale=True).rows_computed == 2 + changed
 
-challenger = LGBMClassifier(num_threads=1, min_child_samples=5, random_state=0).fit(features, labels)
+challenger = LGBMClassifier(num_threads=1, min_child_samples=5, random_state=0).fit(
+    features, labels
+)
 joblib.dump(challenger, "challenger.joblib")
 classify = udf(Classify, artifacts={"model": "challenger.joblib"}, batch_size=4096)
 wines.add_columns(UnpackedUDF(classify(), prefix="new_"))

@@ -14,7 +14,13 @@ from lance_spark.agent.lease import Lease
 from lance_spark.agent.ledger import JOB_PREFIX, WATCH_PREFIX, Ledger
 from lance_spark.agent.looks import KeptTable, WatchedTables
 from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey, StepStatus
-from lance_spark.agent.planner import BUDGET_IS_SPENT, PlannedVersion, Planner, describe, is_expected
+from lance_spark.agent.planner import (
+    BUDGET_IS_SPENT,
+    PlannedVersion,
+    Planner,
+    describe,
+    is_expected,
+)
 from lance_spark.agent.settings import AgentSettings
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError
@@ -34,12 +40,18 @@ class RunObserver:
     def end_step(self, step: AgentStep, error: Exception | None) -> None:
         """Notes an ended, failed or held step."""
         trace = None if error is None or is_expected(error) else error
-        _LOG.log(logging.INFO if step.status == "done" else logging.WARNING, "%s", step, exc_info=trace)
+        _LOG.log(
+            logging.INFO if step.status == "done" else logging.WARNING, "%s", step, exc_info=trace
+        )
 
     def fail_look(self, error: Exception) -> None:
         """Notes an error of the list of the tables."""
         trace = None if is_expected(error) else error
-        _LOG.warning("The tables cannot be looked at, and the next look tries again. %s", error, exc_info=trace)
+        _LOG.warning(
+            "The tables cannot be looked at, and the next look tries again. %s",
+            error,
+            exc_info=trace,
+        )
 
     def end_look(self, plan: AgentPlan) -> None:
         """Notes the end of all jobs since a look. The plan is the plan of the look."""
@@ -78,7 +90,9 @@ class Agent:
         ```
     """
 
-    def __init__(self, source: WatchedTables, settings: AgentSettings, observer: RunObserver | None = None) -> None:
+    def __init__(
+        self, source: WatchedTables, settings: AgentSettings, observer: RunObserver | None = None
+    ) -> None:
         self._settings = settings
         self._is_watch = source.only is not None
         self._observer = observer or RunObserver()
@@ -230,13 +244,17 @@ class Agent:
         self._over.wait(max(0.0, next_look - time.monotonic()))
 
     def _note(self, step: AgentStep) -> None:
-        self._observer.end_step(step, None if step.status == "done" else self._ledger.error_of(step.key))
+        self._observer.end_step(
+            step, None if step.status == "done" else self._ledger.error_of(step.key)
+        )
 
     def _advance(self, timeout_s: float) -> list[AgentStep]:
         """Starts steps, waits for the end of a job, and returns the steps that ended."""
         ended = self._hold_all("The agent stops") if self._over.is_set() else self._start_steps()
         if self._pending and not self._running and not ended:
-            ended = self._hold_all("The inputs are not up to date")  # no later call could start a step
+            ended = self._hold_all(
+                "The inputs are not up to date"
+            )  # no later call could start a step
         if self._over.is_set():
             for running in self._running.values():
                 running.job.cancel()

@@ -67,14 +67,22 @@ class Lease:
         try:
             self._write(until=0.0)
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("the lease of an agent on %s could not be released: %s", self.ref.uri, error)
+            _LOG.warning(
+                "the lease of an agent on %s could not be released: %s", self.ref.uri, error
+            )
 
     def _renew(self) -> None:
         try:
             if not self._write(until=time.time() + LEASE_S):
-                _LOG.warning("the agent of %s took over %s while a job of this agent runs", self.holder, self.ref.uri)
+                _LOG.warning(
+                    "the agent of %s took over %s while a job of this agent runs",
+                    self.holder,
+                    self.ref.uri,
+                )
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("the lease of an agent on %s could not be renewed: %s", self.ref.uri, error)
+            _LOG.warning(
+                "the lease of an agent on %s could not be renewed: %s", self.ref.uri, error
+            )
 
     def _write(self, *, until: float) -> bool:
         """Writes the lease. Returns false if another agent has the lease."""
@@ -112,7 +120,9 @@ def _find_holder(config: Mapping[str, Any], *, but: str | None = None) -> str:
     The lease of the owner `but` does not count.
     """
     try:
-        values = load_object(config.get(LEASE_KEY, "{}"), {"owner": str, "process": str, "until": (int, float)})
+        values = load_object(
+            config.get(LEASE_KEY, "{}"), {"owner": str, "process": str, "until": (int, float)}
+        )
         process = DriverProcess.from_json(values["process"])
     except (ValueError, OverflowError):
         return ""  # no lease, or a forged lease

@@ -98,13 +98,19 @@ class Ledger:
         own = {*self._reserved, *self._own_jobs}
         jobs = sum_jobs(record for record in records if is_of_agent(record))
         self._other_jobs |= {
-            job_id: job for job_id, job in jobs.items() if own.isdisjoint((job_id, job_id.rpartition("-")[0]))
+            job_id: job
+            for job_id, job in jobs.items()
+            if own.isdisjoint((job_id, job_id.rpartition("-")[0]))
         }
 
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
         """Adds an ended job of this agent."""
         self._reserved.pop(job_id, None)
-        jobs = {} if isinstance(result, BackfillJobResult) else {job.job_id: job for job in result.backfills.values()}
+        jobs = (
+            {}
+            if isinstance(result, BackfillJobResult)
+            else {job.job_id: job for job in result.backfills.values()}
+        )
         skipped = result.rows_skipped + sum(job.rows_skipped for job in jobs.values())
         calls, seconds = result.rows_computed + skipped, result.seconds.get("total", 0.0)
         spent = Spending(calls=calls, seconds=seconds, cost=result.cost)
@@ -132,7 +138,9 @@ class Ledger:
 
     def forget_dropped(self, uris: Container[str]) -> None:
         """Forgets the failures of all tables but the tables of these locations."""
-        self._failures = {key: failures for key, failures in self._failures.items() if key[0] in uris}
+        self._failures = {
+            key: failures for key, failures in self._failures.items() if key[0] in uris
+        }
         self._errors = {key: error for key, error in self._errors.items() if key[0] in uris}
 
     def backoff(self, key: StepKey) -> tuple[int, float]:
@@ -144,19 +152,25 @@ class Ledger:
         count, at = self._failures.get(key, (0, 0.0))
         if not count:
             return 0, 0.0
-        wait = min(self.settings.trigger.total_seconds() * 2.0 ** min(count, _MOST_DOUBLINGS), _HOUR_S)
+        wait = min(
+            self.settings.trigger.total_seconds() * 2.0 ** min(count, _MOST_DOUBLINGS), _HOUR_S
+        )
         return count, at + wait - time.time()
 
     def remaining(self) -> Spending:
         """Returns the rest of the budget of the last hour that no running job has reserved."""
         since = time.time() - _HOUR_S
         self._own_jobs = {job_id: job for job_id, job in self._own_jobs.items() if job[0] > since}
-        self._other_jobs = {job_id: job for job_id, job in self._other_jobs.items() if job[0] > since}
+        self._other_jobs = {
+            job_id: job for job_id, job in self._other_jobs.items() if job[0] > since
+        }
         ended = (*self._own_jobs.values(), *self._other_jobs.values())
         spent = [*(spending for _, spending in ended), *self._reserved.values()]
         settings = self.settings
         return Spending(
-            calls=None if settings.max_calls is None else settings.max_calls - sum(part.calls or 0 for part in spent),
+            calls=None
+            if settings.max_calls is None
+            else settings.max_calls - sum(part.calls or 0 for part in spent),
             seconds=_rest(settings.max_seconds, (part.seconds for part in spent)),
             cost=_rest(settings.max_cost, (part.cost for part in spent)),
         )

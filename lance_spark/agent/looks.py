@@ -39,13 +39,17 @@ class KeptTable(Protocol):
     def list_jobs(self) -> list[JobRecord]:
         """Returns the jobs, newest first."""
 
-    def plan_backfill(self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None) -> BackfillPlan:
+    def plan_backfill(
+        self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None
+    ) -> BackfillPlan:
         """Plans a backfill of outdated rows and rows without a value."""
 
     def plan_refresh(self) -> RefreshPlan:
         """Plans a refresh."""
 
-    def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
+    def start_backfill(
+        self, columns: tuple[str, ...], job_id: str, budget: Spending
+    ) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
 
     def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
@@ -140,7 +144,9 @@ class TableLook:
             )
         is_kept = is_auto_refreshed(dataset)
         view = existing_view(dataset) if is_kept else view_of(dataset)
-        marked = (field.name for field in dataset.schema if _OTHER_PRODUCT_KEY in (field.metadata or {}))
+        marked = (
+            field.name for field in dataset.schema if _OTHER_PRODUCT_KEY in (field.metadata or {})
+        )
         return TableLook(
             name=name,
             table=table,
@@ -200,7 +206,9 @@ def _find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
         return {}
     owners = {name: columns for columns in groups for name in columns}
     names = {field.id: field.name for field in field_identities(dataset.lance_schema)}
-    return {columns: _reads(binding, names, owners) - {columns} for columns, binding in groups.items()}
+    return {
+        columns: _reads(binding, names, owners) - {columns} for columns, binding in groups.items()
+    }
 
 
 def _reads(

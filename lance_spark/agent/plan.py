@@ -89,7 +89,11 @@ class AgentStep(Displayable):
     @property
     def text(self) -> str:
         """Summary of the step."""
-        return ". ".join(filter(None, (f"{self.action} of {self.name}: {self.status}", self._numbers, self.reason)))
+        return ". ".join(
+            filter(
+                None, (f"{self.action} of {self.name}: {self.status}", self._numbers, self.reason)
+            )
+        )
 
     @property
     def _numbers(self) -> str:
@@ -134,7 +138,10 @@ class AgentPlan(Displayable):
     def text(self) -> str:
         """Summary of the plan: the number of steps by status."""
         counts = Counter(step.status for step in self.steps)
-        return join_counts(*((count, str(status)) for status, count in counts.items())) or "everything is up to date"
+        return (
+            join_counts(*((count, str(status)) for status, count in counts.items()))
+            or "everything is up to date"
+        )
 
     def explain(self) -> str:
         """Returns the plan as text, one line per step."""

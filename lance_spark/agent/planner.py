@@ -38,7 +38,8 @@ _MOST_DEBOUNCES = 10
 BUDGET_IS_SPENT = "The budget of the last hour is used up"
 _NO_STORED_CODE = "The agent runs no stored code of this table. Name the table in `allow` if you trust its writers."
 _OTHER_PRODUCT = (
-    "Another product has a UDF for the column. Name the column in `claim` if only this agent fills the column."
+    "Another product has a UDF for the column. Name the column in `claim` if only this agent fills "
+    "the column."
 )
 
 
@@ -169,13 +170,19 @@ class Planner:
         is_unchanged = is_quick and self._is_unchanged(look)
         due_steps: list[AgentStep] = []
         for candidate in _candidates(look, sort_groups(look.groups), earlier):
-            upstream = [step for step in (*earlier, *due_steps) if step.key in candidate.after_keys and _is_open(step)]
+            upstream = [
+                step
+                for step in (*earlier, *due_steps)
+                if step.key in candidate.after_keys and _is_open(step)
+            ]
             step = replace(
                 candidate,
                 after=tuple(step.name for step in upstream),
                 after_keys=tuple(step.key for step in upstream),
             )
-            if look.foreign.intersection(step.columns) and not self.settings.claims(_names_of(step)):
+            if look.foreign.intersection(step.columns) and not self.settings.claims(
+                _names_of(step)
+            ):
                 yield replace(step, status="other product", reason=_OTHER_PRODUCT)
                 continue
             if is_unchanged and not upstream:
@@ -186,7 +193,13 @@ class Planner:
                 yield judged
 
     def _judge(
-        self, look: TableLook, step: AgentStep, judge: _Judge, upstream: Sequence[AgentStep], *, is_quick: bool
+        self,
+        look: TableLook,
+        step: AgentStep,
+        judge: _Judge,
+        upstream: Sequence[AgentStep],
+        *,
+        is_quick: bool,
     ) -> AgentStep | None:
         """Returns the step with its status; None if everything is up to date."""
         failures, wait_s = self.ledger.backoff(step.key)
@@ -206,7 +219,9 @@ class Planner:
         reason = self._reason_to_wait(look, upstream, is_quick=is_quick)
         return judged if reason is None else replace(judged, status="waiting", reason=reason)
 
-    def _reason_to_wait(self, look: TableLook, upstream: Sequence[AgentStep], *, is_quick: bool) -> str | None:
+    def _reason_to_wait(
+        self, look: TableLook, upstream: Sequence[AgentStep], *, is_quick: bool
+    ) -> str | None:
         if self.ledger.remaining().is_nothing:
             return BUDGET_IS_SPENT
         waiting_inputs = [step.name for step in upstream if step.status != "due"]
@@ -221,7 +236,9 @@ class Planner:
 
     def _unreadable(self, name: str, uri: str, error: Exception) -> AgentStep:
         reason = describe(error)
-        step = AgentStep(table_name=name, table_uri=uri, action="open", status="failed", reason=reason)
+        step = AgentStep(
+            table_name=name, table_uri=uri, action="open", status="failed", reason=reason
+        )
         self.ledger.note_error(step.key, error)
         return step
 
@@ -239,14 +256,19 @@ class Planner:
         if memory.version == look.version:
             return True
         first, last = memory.version[0] + 1, look.version[0]
-        return 0 <= last - first < len(memory.own_versions) and memory.own_versions.issuperset(range(first, last + 1))
+        return 0 <= last - first < len(memory.own_versions) and memory.own_versions.issuperset(
+            range(first, last + 1)
+        )
 
     def _remember(self, look: TableLook, steps: Sequence[AgentStep]) -> None:
         unfinished = {step.key for step in steps if step.status in ("due", "waiting", "failed")}
         if not any(step.status == "waiting" for step in steps):
             self._unsettled_since.pop(look.uri, None)
         memory = self._memories.get(look.uri)
-        if memory is not None and (memory.version, memory.source_version) == (look.version, look.source_version):
+        if memory is not None and (memory.version, memory.source_version) == (
+            look.version,
+            look.source_version,
+        ):
             memory.unfinished = unfinished
         else:
             self._memories[look.uri] = PlannedVersion(look.version, look.source_version, unfinished)
@@ -288,7 +310,9 @@ class _ExactJudge:
         if self.sample is None or step.estimated_seconds is not None or not plan.rows_to_compute:
             return step
         plan = look.table.plan_backfill(step.columns, exact=True, sample=self.sample)
-        return replace(step, estimated_seconds=plan.estimated_seconds, estimated_cost=plan.estimated_cost)
+        return replace(
+            step, estimated_seconds=plan.estimated_seconds, estimated_cost=plan.estimated_cost
+        )
 
     def _judge_refresh(self, look: TableLook, step: AgentStep) -> AgentStep | None:
         plan = look.table.plan_refresh()
@@ -299,14 +323,18 @@ class _ExactJudge:
         jobs = look.table.list_jobs()
         refreshes = {job.job_id: job for job in jobs if job.job_type == JOB_TYPE}
         backfills = [job for job in jobs if job.job_id.rpartition("-")[0] in refreshes]
-        ended_rows = _count_rows(refreshes.values(), backfills, chunks=look.view is not None and look.view.makes_chunks)
+        ended_rows = _count_rows(
+            refreshes.values(), backfills, chunks=look.view is not None and look.view.makes_chunks
+        )
         return _estimate(step, rows, ended_rows, [*refreshes.values(), *backfills])
 
 
 _Judge = _QuickJudge | _ExactJudge
 
 
-def _count_rows(refreshes: Iterable[JobRecord], backfills: Iterable[JobRecord], *, chunks: bool) -> int:
+def _count_rows(
+    refreshes: Iterable[JobRecord], backfills: Iterable[JobRecord], *, chunks: bool
+) -> int:
     """Returns the rows of earlier refreshes as a plan counts its rows."""
     if not chunks:
         return sum(job.rows_selected for job in refreshes)
@@ -343,23 +371,36 @@ def _needs_refresh(look: TableLook) -> bool:
     if not start.is_current:
         return True
     # A commit of another job, such as a backfill of a column of the view, may change values.
-    return not is_settled(start.view, start.dataset, start.shows) and look.table.plan_refresh().has_work
+    return (
+        not is_settled(start.view, start.dataset, start.shows)
+        and look.table.plan_refresh().has_work
+    )
 
 
-def _candidates(look: TableLook, groups: ColumnGroups, earlier: Sequence[AgentStep]) -> Iterator[AgentStep]:
+def _candidates(
+    look: TableLook, groups: ColumnGroups, earlier: Sequence[AgentStep]
+) -> Iterator[AgentStep]:
     """Yields the possible steps of a table, with the keys of their inputs."""
-    make = functools.partial(AgentStep, table_name=look.name, table_uri=look.uri, version=look.version[0])
+    make = functools.partial(
+        AgentStep, table_name=look.name, table_uri=look.uri, version=look.version[0]
+    )
     keys: dict[tuple[str, ...], StepKey] = {}
     refresh: tuple[StepKey, ...] = ()
     if look.view is not None:
         used = {column.name for column in look.view.used}
         from_source = (step for step in earlier if step.table_uri == look.source_uri)
-        reads = (step.key for step in from_source if not step.columns or used.intersection(step.columns))
+        reads = (
+            step.key for step in from_source if not step.columns or used.intersection(step.columns)
+        )
         step = make(action="refresh", after_keys=tuple(reads))
         refresh = (step.key,)
         yield step
     for columns, inputs in groups.items():
-        step = make(action="backfill", columns=columns, after_keys=(*refresh, *(keys[group] for group in inputs)))
+        step = make(
+            action="backfill",
+            columns=columns,
+            after_keys=(*refresh, *(keys[group] for group in inputs)),
+        )
         keys[columns] = step.key
         yield step
 
@@ -368,7 +409,9 @@ def _refused_steps(look: TableLook) -> list[AgentStep]:
     """Returns the steps of a table that is not allowed. Their names need no order."""
     groups = dict.fromkeys(look.groups, frozenset[tuple[str, ...]]())
     steps = _candidates(look, groups, ())
-    return [replace(step, status="not allowed", reason=_NO_STORED_CODE, after_keys=()) for step in steps]
+    return [
+        replace(step, status="not allowed", reason=_NO_STORED_CODE, after_keys=()) for step in steps
+    ]
 
 
 def _is_open(step: AgentStep) -> bool:

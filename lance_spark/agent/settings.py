@@ -73,7 +73,9 @@ def join_names(names: Iterable[str]) -> str:
 
     Different names have different results: a name with a dot or a backquote is quoted, as in Spark.
     """
-    return ".".join(quote_identifier(name) if {".", "`"}.intersection(name) else name for name in names)
+    return ".".join(
+        quote_identifier(name) if {".", "`"}.intersection(name) else name for name in names
+    )
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

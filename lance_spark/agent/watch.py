@@ -100,7 +100,9 @@ class Watch:
         ```
     """
 
-    def __init__(self, name: str, table: KeptTable, columns: tuple[str, ...], trigger: timedelta) -> None:
+    def __init__(
+        self, name: str, table: KeptTable, columns: tuple[str, ...], trigger: timedelta
+    ) -> None:
         settings = AgentSettings(
             allow=("*",),
             claim=("*",),
@@ -147,7 +149,9 @@ class Watch:
         self._agent.stop()
         self._thread.join(_LONGEST_STOP_S)
         if self.is_active:
-            _LOG.warning("The watch of %s has not ended yet. It starts no further backfill.", self._uri)
+            _LOG.warning(
+                "The watch of %s has not ended yet. It starts no further backfill.", self._uri
+            )
 
     def await_look(self, timeout: timedelta = timedelta(minutes=10)) -> None:
         """Waits until the watch has looked at the table again, and has filled the column.
@@ -161,7 +165,9 @@ class Watch:
         # The running look may have begun before the change that the caller waits for.
         target = state.looks + 2
         with state.changed:
-            if not state.changed.wait_for(lambda: state.looks >= target or state.is_over, longest_wait_s(timeout)):
+            if not state.changed.wait_for(
+                lambda: state.looks >= target or state.is_over, longest_wait_s(timeout)
+            ):
                 raise JobTimeoutError(
                     f"The watch of {self._uri} has not looked at it within {timeout}. Wait longer, or see .error.",
                     job=self,

@@ -119,13 +119,18 @@ def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:
     """
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())
-    files = {path.rpartition("/")[2] for path in LanceObjects(head.uri, records.ref.storage_options).list("data")}
+    files = {
+        path.rpartition("/")[2]
+        for path in LanceObjects(head.uri, records.ref.storage_options).list("data")
+    }
     for column in field_identities(head.lance_schema):
         if column.token is not None:
             records.compact(
                 column.token,
                 keep=lambda record: record.fragment_id in present or record.table_version >= oldest,
-                keep_superseded=lambda record: record.target_file in files or record.table_version >= oldest,
+                keep_superseded=lambda record: (
+                    record.target_file in files or record.table_version >= oldest
+                ),
             )
 
 

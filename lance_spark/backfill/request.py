@@ -103,7 +103,10 @@ class BackfillParameters:
                 "range"
             )
             raise OptionError(
-                "task_shuffle_diversity", self.task_shuffle_diversity, accepted, problem="has no meaning on Spark"
+                "task_shuffle_diversity",
+                self.task_shuffle_diversity,
+                accepted,
+                problem="has no meaning on Spark",
             )
         flush_s = self.batch_checkpoint_flush_interval_seconds
         resolved = {
@@ -113,7 +116,9 @@ class BackfillParameters:
             "blob_read_buffer_size": blob_buffer_of(self.blob_read_buffer_size),
             "_admission_check": flag_of(self._admission_check, ADMISSION_CHECK),
             "_admission_strict": flag_of(self._admission_strict, ADMISSION_STRICT),
-            "batch_checkpoint_flush_interval_seconds": DEFAULT_FLUSH_S if flush_s is None else flush_s,
+            "batch_checkpoint_flush_interval_seconds": DEFAULT_FLUSH_S
+            if flush_s is None
+            else flush_s,
         }
         for name, value in resolved.items():
             object.__setattr__(self, name, value)
@@ -150,7 +155,9 @@ class BackfillParameters:
         if self.on_stale not in get_args(OnStale):
             raise OptionError("on_stale", self.on_stale, "recompute or null")
         if self.blob_read_strategy not in get_args(BlobReadStrategy):
-            raise OptionError("blob_read_strategy", self.blob_read_strategy, "auto, legacy or range")
+            raise OptionError(
+                "blob_read_strategy", self.blob_read_strategy, "auto, legacy or range"
+            )
         self._check_texts()
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
@@ -175,10 +182,14 @@ class BackfillParameters:
 
     def _check_texts(self) -> None:
         if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
-            accepted = "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value"
+            accepted = (
+                "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value"
+            )
             raise OptionError("where", self.where, accepted)
         job_id = self.job_id
-        if job_id is not None and not (isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS):
+        if job_id is not None and not (
+            isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS
+        ):
             accepted = f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
             raise OptionError("job_id", job_id, accepted)
         transaction = self.transaction
@@ -223,7 +234,9 @@ class BackfillRequest(BackfillParameters):
     @staticmethod
     def of(parameters: BackfillParameters) -> BackfillRequest:
         """Returns the request of a call."""
-        return BackfillRequest(**{field.name: getattr(parameters, field.name) for field in fields(BackfillParameters)})
+        return BackfillRequest(
+            **{field.name: getattr(parameters, field.name) for field in fields(BackfillParameters)}
+        )
 
 
 def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
@@ -233,7 +246,11 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
         OptionError: No column is named, or a name is not valid.
     """
     names = tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
-    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
+    if (
+        not names
+        or not all(isinstance(name, str) and name for name in names)
+        or len(set(names)) != len(names)
+    ):
         raise OptionError("columns", columns, "the name of a column, or a list of sibling columns")
     return names
 
@@ -246,7 +263,9 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
         problem = "is the old name of checkpoint_size, given too"
         raise OptionError("batch_size", batch_size, "checkpoint_size alone", problem=problem)
     warn_caller("batch_size is deprecated, say checkpoint_size", DeprecationWarning)
-    return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
+    return (
+        WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
+    )
 
 
 def flag_of(value: bool | None, variable: str) -> bool:
@@ -267,6 +286,10 @@ def blob_buffer_of(value: int | None) -> int:
 
 
 def _check_seconds(name: str, value: Any, least: str) -> None:  # noqa: ANN401 - users pass anything
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    usable = (
+        isinstance(value, (int, float))
+        and not isinstance(value, bool)
+        and 0 <= value < float("inf")
+    )
     if not usable or (value == 0 and least == "above 0"):
         raise OptionError(name, value, f"a number of seconds, {least}")

@@ -16,7 +16,9 @@ class Spending:
     @property
     def is_nothing(self) -> bool:
         """Whether a limit leaves nothing for a job."""
-        return any(amount is not None and amount <= 0 for amount in (self.calls, self.seconds, self.cost))
+        return any(
+            amount is not None and amount <= 0 for amount in (self.calls, self.seconds, self.cost)
+        )
 
     def without(self, *, calls: int, seconds: float, cost: float) -> Spending:
         """Returns the rest after some calls, seconds and cost."""

@@ -68,7 +68,9 @@ def run_once(
     return result
 
 
-def find_repeated(ref: DatasetRef, request: BackfillRequest, table_name: str) -> Job[BackfillJobResult] | None:
+def find_repeated(
+    ref: DatasetRef, request: BackfillRequest, table_name: str
+) -> Job[BackfillJobResult] | None:
     """Returns an ended job if the transaction of a backfill was committed before, else None.
 
     Raises:

@@ -43,7 +43,9 @@ def open_changes(options: Mapping[str, str]) -> tuple[DatasetRef, StructType]:
     return last, feed_of(last, parsed)[1]
 
 
-def change_reader(options: Mapping[str, str], schema: StructType, pinned: DatasetRef | None) -> ChangeReader:
+def change_reader(
+    options: Mapping[str, str], schema: StructType, pinned: DatasetRef | None
+) -> ChangeReader:
     """Returns the reader of a feed that ends at a pinned version.
 
     Raises:
@@ -54,7 +56,9 @@ def change_reader(options: Mapping[str, str], schema: StructType, pinned: Datase
     parsed.check_columns(schema.names)
     first, last = find_versions(parsed)
     last = pinned or last
-    return ChangeReader(feed=feed_of(last, parsed)[0], first=first, last=last, is_net=parsed.is_net, schema=schema)
+    return ChangeReader(
+        feed=feed_of(last, parsed)[0], first=first, last=last, is_net=parsed.is_net, schema=schema
+    )
 
 
 def feed_of(last: DatasetRef, options: ChangeOptions) -> tuple[ChangeFeed, StructType]:
@@ -77,7 +81,9 @@ def feed_of(last: DatasetRef, options: ChangeOptions) -> tuple[ChangeFeed, Struc
 class ChangeReader(DataSourceReader):
     """Reads the changes of versions. A plain value that Spark sends to executors."""
 
-    def __init__(self, *, feed: ChangeFeed, first: int, last: DatasetRef, is_net: bool, schema: StructType) -> None:
+    def __init__(
+        self, *, feed: ChangeFeed, first: int, last: DatasetRef, is_net: bool, schema: StructType
+    ) -> None:
         """Stores the values. Opens no table."""
         self.feed = feed
         self.first = first

@@ -14,7 +14,14 @@ from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from lance_spark.changes.plan import StepPart
 from lance_spark.changes.ready_rows import ReadyColumns
-from lance_spark.changes.rows import CHANGE_TYPES, ChangedRows, ChangeType, RowFinder, RowQuery, VersionRows
+from lance_spark.changes.rows import (
+    CHANGE_TYPES,
+    ChangedRows,
+    ChangeType,
+    RowFinder,
+    RowQuery,
+    VersionRows,
+)
 from lance_spark.changes.steps import FeedStep
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
@@ -72,7 +79,9 @@ class ChangeFeed:
     @property
     def query(self) -> RowQuery:
         """The changes to find."""
-        return RowQuery(columns=self.columns, filter=self.filter, kinds=self.kinds, ready=self.ready)
+        return RowQuery(
+            columns=self.columns, filter=self.filter, kinds=self.kinds, ready=self.ready
+        )
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -100,12 +109,16 @@ class ChangeFeed:
                     converter = converter or ReadConverter(batch.schema, schema)
                     yield from converter.convert_split(batch)
 
-    def _values(self, version: VersionRows, change: ChangedRows, step: FeedStep) -> Iterator[pa.RecordBatch]:
+    def _values(
+        self, version: VersionRows, change: ChangedRows, step: FeedStep
+    ) -> Iterator[pa.RecordBatch]:
         fragment = version.rows.existing_fragment(change.fragment_id)
         offsets = change.rows.to_numpy()
         ids = row_ids(fragment, offsets) if self.with_row_id else None
         names = tuple(name for name in self.columns if name in version.dataset.schema.names)
-        reader = InputReader(version.rows, fragment, names, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
+        reader = InputReader(
+            version.rows, fragment, names, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES
+        )
         first = 0
         for batch in reader.batches(offsets, _BATCH_ROWS):
             arrays = self._arrays(batch, version)
@@ -134,7 +147,8 @@ class ChangeFeed:
             kind = {"update_preimage": "delete", "update_postimage": "insert"}.get(kind, kind)  # type: ignore[assignment]
         values = (kind, step.after.version, step.moment)
         return [
-            pa.repeat(pa.scalar(value, field.type), rows) for value, field in zip(values, _DESCRIPTION, strict=True)
+            pa.repeat(pa.scalar(value, field.type), rows)
+            for value, field in zip(values, _DESCRIPTION, strict=True)
         ]
 
 
@@ -163,7 +177,9 @@ def make_feed(
             several UDFs.
     """
     dataset = ref.open()
-    options = ReadOptions(path=ref.uri, columns=columns, with_row_id=with_row_id, blob_handling="bytes")
+    options = ReadOptions(
+        path=ref.uri, columns=columns, with_row_id=with_row_id, blob_handling="bytes"
+    )
     if filter is not None:
         check_filter(dataset, filter, ref.uri, "bytes")
     fields = table_schema(dataset, ref, options).fields
@@ -173,7 +189,9 @@ def make_feed(
     spark_fields = [StructField(f.name, f.dataType, True, f.metadata) for f in fields]
     feed = ChangeFeed(
         columns=names,
-        fields=pa.schema([scan_field(dataset.schema.field(name), "bytes").with_nullable(True) for name in names]),
+        fields=pa.schema(
+            [scan_field(dataset.schema.field(name), "bytes").with_nullable(True) for name in names]
+        ),
         filter=filter,
         with_row_id=with_row_id,
         as_updates=as_updates,
@@ -187,11 +205,17 @@ def make_feed(
 def _check_names(requested: Sequence[str], names: Sequence[str]) -> None:
     """Checks that no column has the name of a column of Lance or of the feed."""
     if any(name.lower() in META_COLUMNS for name in requested):
-        raise OptionError("columns", ", ".join(requested), "columns of the table, and the option with_row_id")
-    reserved_names = sorted({field.name for field in _CHANGE_FIELDS} & {name.lower() for name in names})
+        raise OptionError(
+            "columns", ", ".join(requested), "columns of the table, and the option with_row_id"
+        )
+    reserved_names = sorted(
+        {field.name for field in _CHANGE_FIELDS} & {name.lower() for name in names}
+    )
     if reserved_names:
         raise OptionError(
-            "columns", ", ".join(names), f"columns other than {', '.join(reserved_names)}, names of the feed"
+            "columns",
+            ", ".join(names),
+            f"columns other than {', '.join(reserved_names)}, names of the feed",
         )
 
 

@@ -50,7 +50,9 @@ class StreamLag(Displayable):
         """Summary: `version 3, 2 versions behind version 5`."""
         part = "" if self.is_complete else "in part"
         return join_counts(
-            f"version {self.version}", (self.versions, f"versions behind version {self.latest_version}"), part
+            f"version {self.version}",
+            (self.versions, f"versions behind version {self.latest_version}"),
+            part,
         )
 
 
@@ -83,7 +85,9 @@ def stream_lag(progress: Mapping[str, Any] | None) -> list[StreamLag]:
         ```
     """
     if progress is None:
-        raise OptionError("progress", None, "a progress report, which a query has after its first micro-batch")
+        raise OptionError(
+            "progress", None, "a progress report, which a query has after its first micro-batch"
+        )
     return list(_lags(progress))
 
 
@@ -109,5 +113,8 @@ def _offset(value: object) -> dict[str, Any] | None:
             value = json.loads(value)
         except ValueError:
             return None
-    is_ours = isinstance(value, dict) and {"version", "fragment", "snapshot", "incarnation"} <= value.keys()
+    is_ours = (
+        isinstance(value, dict)
+        and {"version", "fragment", "snapshot", "incarnation"} <= value.keys()
+    )
     return value if is_ours and isinstance(value["version"], int) else None  # type: ignore[index,return-value]

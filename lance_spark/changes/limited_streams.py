@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from lance_spark.changes.stream_units import StreamPosition
 from lance_spark.changes.streams import ChangeStream
@@ -27,8 +32,16 @@ class LimitedStream(ChangeStream, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Returns a limit that means the limits of the options."""
-        limits = (self.options.maxversionspertrigger, self.options.maxrowspertrigger, self.options.maxbytespertrigger)
-        return ReadAllAvailable() if limits == (None, None, None) else ReadMaxRows(limits[1] or _ANY_ROWS)
+        limits = (
+            self.options.maxversionspertrigger,
+            self.options.maxrowspertrigger,
+            self.options.maxbytespertrigger,
+        )
+        return (
+            ReadAllAvailable()
+            if limits == (None, None, None)
+            else ReadMaxRows(limits[1] or _ANY_ROWS)
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Ends the stream at the latest version."""

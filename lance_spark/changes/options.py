@@ -22,7 +22,11 @@ from lance_spark.options.values import (
 )
 
 FEED_OPTION = "change_feed"
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+)
 LATEST = "latest"
 STREAM_OPTIONS = (
     "startingversion",
@@ -52,10 +56,17 @@ class ChangeOptions:
     """Options of a change feed and of a stream; the metadata documents each field."""
 
     path: str = option_field(
-        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
+        parse_text,
+        "the URI of a Lance table",
+        "Location of the table; usually the argument of `load`.",
+        default="",
     )
-    branch: str | None = option_field(parse_branch, "the name of a branch", "Branch of the changes.")
-    change_feed: bool = option_field(parse_boolean, "true or false", "Read changes instead of rows.", default=False)
+    branch: str | None = option_field(
+        parse_branch, "the name of a branch", "Branch of the changes."
+    )
+    change_feed: bool = option_field(
+        parse_boolean, "true or false", "Read changes instead of rows.", default=False
+    )
     startingversion: int | Literal["latest"] | None = option_field(
         _parse_starting_version,
         "a version number, or latest for a stream",
@@ -68,10 +79,14 @@ class ChangeOptions:
         "`endingVersion`: the last version of the feed. Default: the latest version.",
     )
     startingtimestamp: datetime | None = option_field(
-        parse_timestamp, _INSTANT, "`startingTimestamp`: read the changes of the versions from this time on."
+        parse_timestamp,
+        _INSTANT,
+        "`startingTimestamp`: read the changes of the versions from this time on.",
     )
     endingtimestamp: datetime | None = option_field(
-        parse_timestamp, _INSTANT, "`endingTimestamp`: read the changes of the versions up to this time."
+        parse_timestamp,
+        _INSTANT,
+        "`endingTimestamp`: read the changes of the versions up to this time.",
     )
     startingboundinclusive: bool = option_field(
         parse_boolean,
@@ -112,7 +127,9 @@ class ChangeOptions:
         "Read the changes of the matching rows. A row that begins to match is an insert, and a row that ceases to "
         "match is a delete.",
     )
-    with_row_id: bool = option_field(parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
+    with_row_id: bool = option_field(
+        parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False
+    )
     blob_handling: Literal["bytes"] = option_field(
         parse_one_of("bytes"), "bytes", "Form of a blob column: the bytes.", default="bytes"
     )
@@ -150,7 +167,10 @@ class ChangeOptions:
         if "version" in requested and FEED_OPTION in requested:
             problem = "is not for a table of a catalog, nor beside option 'version'"
             raise OptionError(
-                FEED_OPTION, requested[FEED_OPTION], _BY_PATH.format(requested.get("path")), problem=problem
+                FEED_OPTION,
+                requested[FEED_OPTION],
+                _BY_PATH.format(requested.get("path")),
+                problem=problem,
             )
         parsed = parse_options(ChangeOptions, requested)
         if parsed.startingversion is not None and parsed.startingtimestamp is not None:
@@ -166,9 +186,15 @@ class ChangeOptions:
             OptionError: An option is for streams, or an option is missing.
         """
         if not self.change_feed:
-            raise OptionError(FEED_OPTION, None, "true beside startingVersion, or readStream for a stream of new rows")
+            raise OptionError(
+                FEED_OPTION,
+                None,
+                "true beside startingVersion, or readStream for a stream of new rows",
+            )
         if self.startingversion == LATEST:
-            raise OptionError("startingVersion", LATEST, "a version number, or readStream instead of read")
+            raise OptionError(
+                "startingVersion", LATEST, "a version number, or readStream instead of read"
+            )
         for name in STREAM_OPTIONS[3:]:
             self._refuse(name, "an option of streams (readStream)")
 
@@ -189,9 +215,13 @@ class ChangeOptions:
         Raises:
             OptionError: Spark took the columns from a catalog or from the user.
         """
-        lacking = [name for name in (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if name not in names]
+        lacking = [
+            name for name in (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) if name not in names
+        ]
         if self.change_feed and lacking:
-            problem = f"needs the columns {', '.join(lacking)}, which a table of a catalog does not have"
+            problem = (
+                f"needs the columns {', '.join(lacking)}, which a table of a catalog does not have"
+            )
             raise OptionError(FEED_OPTION, "true", _BY_PATH.format(self.path), problem=problem)
 
     def _refuse(self, name: str, problem: str) -> None:
@@ -218,5 +248,8 @@ def reads_changes(options: Mapping[str, str]) -> bool:
 
 def _contradiction(name: str, moment: datetime, rival: str) -> OptionError:
     return OptionError(
-        name, moment.isoformat(), f"either {rival} or {name}, not both", problem=f"contradicts option {rival!r}"
+        name,
+        moment.isoformat(),
+        f"either {rival} or {name}, not both",
+        problem=f"contradicts option {rival!r}",
     )

@@ -82,7 +82,9 @@ def plan_parts(step: FeedStep, columns: Sequence[str] | None) -> Iterator[StepPa
         raise _unstable(step)
     new_fragments = look.now
     if rebinds_names(before.open(), after.open(), columns):
-        new_fragments = affected(after, None, ()).now  # equal files may have other values under a name
+        new_fragments = affected(
+            after, None, ()
+        ).now  # equal files may have other values under a name
     for number, rows in new_fragments:
         yield StepPart(step=step, new_ids=(number,), lineage=look.lineage, rows=rows)
     for number, rows in look.then:

@@ -72,7 +72,9 @@ class PositionFile:
             for name in self._names - {position.stream}:
                 self._objects.delete(_path_of(name))
         except (OSError, LanceSparkError) as error:
-            _LOG.info("the position of a stream of %s was not written: %s", self._objects.uri, error)
+            _LOG.info(
+                "the position of a stream of %s was not written: %s", self._objects.uri, error
+            )
             self._names, self._due = {*self._names, position.stream}, moment + _RETRY
         else:
             self._names, self._due = {position.stream}, moment + _RENEWAL
@@ -122,7 +124,10 @@ def first_needed_version(ref: DatasetRef) -> int | None:
     objects, moment = objects_beside(ref), datetime.now(UTC)
     names = filter(_NAME.fullmatch, objects.list_names(_FOLDER))
     unfinished = first_unfinished_version(ref, moment - _LIFETIME)
-    versions = [*_read_versions(objects, names, moment), *(() if unfinished is None else (unfinished,))]
+    versions = [
+        *_read_versions(objects, names, moment),
+        *(() if unfinished is None else (unfinished,)),
+    ]
     return min(versions, default=None)
 
 
@@ -145,9 +150,13 @@ def _read(objects: LanceObjects, name: str, moment: datetime) -> NotedPosition |
             return None
     except (ValueError, TypeError):  # damaged, or a time without a zone
         return None
-    return NotedPosition(stream=name.removesuffix(".json"), version=values["version"], noted_at=noted_at)
+    return NotedPosition(
+        stream=name.removesuffix(".json"), version=values["version"], noted_at=noted_at
+    )
 
 
 def _path_of(stream: str) -> str:
     # The name of a stream comes from an offset, and is no safe path.
-    return f"{_FOLDER}/{hashlib.sha256(stream.encode(errors='surrogatepass')).hexdigest()[:32]}.json"
+    return (
+        f"{_FOLDER}/{hashlib.sha256(stream.encode(errors='surrogatepass')).hexdigest()[:32]}.json"
+    )

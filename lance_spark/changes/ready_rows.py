@@ -12,7 +12,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.identity import BINDING_KEY, TOKEN_KEY, field_identities, files_of, ids_of
+from lance_spark.commit.conflicts.identity import (
+    BINDING_KEY,
+    TOKEN_KEY,
+    field_identities,
+    files_of,
+    ids_of,
+)
 from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError
 from lance_spark.lance_compat import path_of, plain
 from lance_spark.rows.row_set import RowSet
@@ -53,7 +59,9 @@ class ReadyColumns:
         schema = dataset.schema
         for name in names:
             if name not in schema.names:
-                raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(schema.names)}")
+                raise ColumnNotFoundError(
+                    name, dataset.uri, hint=f"its columns are {', '.join(schema.names)}"
+                )
         metadata = [schema.field(name).metadata or {} for name in names]
         tokens = {values.get(TOKEN_KEY) for values in metadata}
         is_group = len(names) == 1 or (len(tokens) == 1 and None not in tokens)
@@ -100,7 +108,9 @@ def ready_rows(version: VersionRows, fragment_id: int, columns: ReadyColumns) ->
     return ReadyRows(rows=rows | (marks.rows & null_rows), new=rows | (marks.new & null_rows))
 
 
-def ready_files(version: VersionRows, fragment: FragmentMetadata, columns: ReadyColumns) -> tuple[str, ...]:
+def ready_files(
+    version: VersionRows, fragment: FragmentMetadata, columns: ReadyColumns
+) -> tuple[str, ...]:
     """Returns the files and fields of the columns in a fragment; empty without a column."""
     ids = _ids(version.dataset, columns.names)
     return () if ids is None else files_of(fragment, ids)
@@ -120,7 +130,9 @@ def _marks_of(version: VersionRows, fragment: FragmentMetadata, columns: ReadyCo
     if len(files) != 1 or is_overlaid or files[0].base_id is not None:
         return NO_MARKS
     try:
-        return read_marks(open_session(version.ref.uri, version.ref.storage_options), path_of(files[0]))
+        return read_marks(
+            open_session(version.ref.uri, version.ref.storage_options), path_of(files[0])
+        )
     except (OSError, ValueError) as error:
         hint = "check that the files of the version exist"
         raise TableUnreadableError(version.ref.uri, plain(error), hint=hint) from error

@@ -80,7 +80,11 @@ class VersionRows:
 
     def restrict(self, fragment_id: int, rows: RowSet) -> RowSet:
         """Returns the subset of rows matched by the filter."""
-        return rows & self.matching(fragment_id, self._filter) if rows and self._filter is not None else rows
+        return (
+            rows & self.matching(fragment_id, self._filter)
+            if rows and self._filter is not None
+            else rows
+        )
 
     def present(self, fragment_id: int, column: str) -> RowSet:
         """Returns the rows with a value in a column."""
@@ -113,24 +117,36 @@ class RowFinder:
             FilterError: The filter fails on a value.
         """
         for fragment_id in part.new_ids:
-            changes = self._appended(fragment_id) if part.only_inserts else self._of_new(fragment_id)
-            yield from (change for change in changes if change.rows and change.kind in self._query.kinds)
+            changes = (
+                self._appended(fragment_id) if part.only_inserts else self._of_new(fragment_id)
+            )
+            yield from (
+                change for change in changes if change.rows and change.kind in self._query.kinds
+            )
         if "delete" in self._query.kinds:
             for fragment_id in part.old_ids:
                 rows = self._old.restrict(fragment_id, self._source.deleted(fragment_id))
                 if rows:
-                    yield ChangedRows(kind="delete", is_new=False, fragment_id=fragment_id, rows=rows)
+                    yield ChangedRows(
+                        kind="delete", is_new=False, fragment_id=fragment_id, rows=rows
+                    )
 
     def _appended(self, fragment_id: int) -> Iterator[ChangedRows]:
         ready = self._query.ready
-        rows = self.after.live(fragment_id) if ready is None else ready_rows(self.after, fragment_id, ready).rows
+        rows = (
+            self.after.live(fragment_id)
+            if ready is None
+            else ready_rows(self.after, fragment_id, ready).rows
+        )
         yield self._inserts(fragment_id, rows)
 
     def _of_new(self, fragment_id: int) -> Iterator[ChangedRows]:
         """Yields the changes of a fragment of the new version, except deletes."""
         origins = self._source.origins(fragment_id)
         if self._query.ready is not None:
-            yield self._inserts(fragment_id, self._become_ready(fragment_id, origins, self._query.ready))
+            yield self._inserts(
+                fragment_id, self._become_ready(fragment_id, origins, self._query.ready)
+            )
             return
         if "insert" in self._query.kinds:
             yield self._inserts(fragment_id, self.after.live(fragment_id) - origins.known)
@@ -138,9 +154,15 @@ class RowFinder:
             for origin in origins.origins:
                 yield from self._of_kept(fragment_id, origin)
 
-    def _become_ready(self, fragment_id: int, origins: FragmentOrigins, columns: ReadyColumns) -> RowSet:
+    def _become_ready(
+        self, fragment_id: int, origins: FragmentOrigins, columns: ReadyColumns
+    ) -> RowSet:
         """Returns the rows of a fragment, ready in the new version only."""
-        candidates = [origin for origin in origins.origins if not self._has_same_files(fragment_id, origin, columns)]
+        candidates = [
+            origin
+            for origin in origins.origins
+            if not self._has_same_files(fragment_id, origin, columns)
+        ]
         inserted_rows = self.after.live(fragment_id) - origins.known
         if not candidates and not inserted_rows:
             return inserted_rows
@@ -150,7 +172,9 @@ class RowFinder:
             new_rows = ready.new & RowSet.of(origin.mapping.new)
             if new_rows:
                 old_rows = ready_rows(self._old, origin.fragment.id, columns).rows
-                rows |= new_rows - RowSet.of(origin.mapping.new[_mask(old_rows, origin.mapping.old)])
+                rows |= new_rows - RowSet.of(
+                    origin.mapping.new[_mask(old_rows, origin.mapping.old)]
+                )
         return rows
 
     def _has_same_files(self, fragment_id: int, origin: Origin, columns: ReadyColumns) -> bool:
@@ -169,7 +193,9 @@ class RowFinder:
     def _of_kept(self, fragment_id: int, origin: Origin) -> Iterator[ChangedRows]:
         """Yields the changes of the rows of both versions."""
         new_rows = RowSet.of(origin.mapping.new)
-        changed = self._source.changed(fragment_id, origin) | self._changed_presence(fragment_id, origin)
+        changed = self._source.changed(fragment_id, origin) | self._changed_presence(
+            fragment_id, origin
+        )
         if self._query.filter is None:
             yield from self._updates(fragment_id, origin, changed)
             return
@@ -177,20 +203,29 @@ class RowFinder:
         matched = RowSet.of(origin.mapping.new[_mask(old_rows, origin.mapping.old)])
         matches = self.after.restrict(fragment_id, new_rows)
         yield from self._updates(fragment_id, origin, changed & matched & matches)
-        yield ChangedRows(kind="insert", is_new=True, fragment_id=fragment_id, rows=matches - matched)
+        yield ChangedRows(
+            kind="insert", is_new=True, fragment_id=fragment_id, rows=matches - matched
+        )
         lost = RowSet.of(origin.mapping.restrict_to(matched - matches).old)
         yield ChangedRows(kind="delete", is_new=False, fragment_id=origin.fragment.id, rows=lost)
 
     def _updates(self, fragment_id: int, origin: Origin, changed: RowSet) -> Iterator[ChangedRows]:
         if changed:
             old = RowSet.of(origin.mapping.restrict_to(changed).old)
-            yield ChangedRows(kind="update_preimage", is_new=False, fragment_id=origin.fragment.id, rows=old)
-            yield ChangedRows(kind="update_postimage", is_new=True, fragment_id=fragment_id, rows=changed)
+            yield ChangedRows(
+                kind="update_preimage", is_new=False, fragment_id=origin.fragment.id, rows=old
+            )
+            yield ChangedRows(
+                kind="update_postimage", is_new=True, fragment_id=fragment_id, rows=changed
+            )
 
     def _changed_presence(self, fragment_id: int, origin: Origin) -> RowSet:
         """Returns the rows with a value in a column of a single version."""
         rows = RowSet.empty()
-        old_names, new_names = set(self._old.dataset.schema.names), set(self.after.dataset.schema.names)
+        old_names, new_names = (
+            set(self._old.dataset.schema.names),
+            set(self.after.dataset.schema.names),
+        )
         for name in self._query.columns:
             if name in new_names and name not in old_names:
                 rows |= self.after.present(fragment_id, name)
@@ -226,7 +261,9 @@ def _mask(rows: RowSet, offsets: np.ndarray) -> np.ndarray:
     return rows.mask(0, int(offsets.max()) + 1)[offsets] if len(offsets) else np.zeros(0, np.bool_)
 
 
-def _common_fields(before: VersionRows, after: VersionRows, columns: Sequence[str]) -> tuple[FieldIdentity, ...]:
+def _common_fields(
+    before: VersionRows, after: VersionRows, columns: Sequence[str]
+) -> tuple[FieldIdentity, ...]:
     """Returns the compared columns of both versions, with the field ids of both."""
     ids: dict[str, list[FieldIdentity]] = {}
     for field in compared_fields(before.dataset, after.dataset, columns):

@@ -67,7 +67,9 @@ def _first_version(dataset: lance.LanceDataset, options: ChangeOptions) -> int:
     elif options.startingversion is not None:
         first = options.startingversion  # type: ignore[assignment]
     else:
-        raise OptionError("startingVersion", None, "the first version of the feed, or startingTimestamp")
+        raise OptionError(
+            "startingVersion", None, "the first version of the feed, or startingTimestamp"
+        )
     if not isinstance(first, int):
         raise OptionError("startingVersion", first, "a version number")
     return first if options.startingboundinclusive else first + 1

@@ -86,7 +86,9 @@ class StreamPosition:
 
     def unread(self, units: Sequence[Unit]) -> Sequence[Unit]:
         """Returns the units still to read."""
-        return [unit for unit in units if not self.is_complete and _last_fragment(unit) >= self.fragment]
+        return [
+            unit for unit in units if not self.is_complete and _last_fragment(unit) >= self.fragment
+        ]
 
     def advanced(self, units: Sequence[Unit], count: int) -> StreamPosition:
         """Returns the position after the first of the unread units."""
@@ -96,7 +98,13 @@ class StreamPosition:
 
     def at(self, ref: DatasetRef) -> StreamPosition:
         """Returns the begin of a later version."""
-        return replace(self, version=ref.version or 0, fragment=0, is_snapshot=False, incarnation=ref.incarnation or "")
+        return replace(
+            self,
+            version=ref.version or 0,
+            fragment=0,
+            is_snapshot=False,
+            incarnation=ref.incarnation or "",
+        )
 
 
 class UnitPlanner:
@@ -118,7 +126,10 @@ class UnitPlanner:
         if position.version == 0:
             return head
         version = position.version
-        if version <= (head.version or 0) and pin_version(head, version).incarnation == position.incarnation:
+        if (
+            version <= (head.version or 0)
+            and pin_version(head, version).incarnation == position.incarnation
+        ):
             return head
         raise ChangeFeedError(
             f"The table {self._ref.uri} was created again since the stream read version {version}. Begin the stream "
@@ -217,7 +228,9 @@ def rows_of(unit: Unit) -> int:
     return sum(part.rows for part in unit)
 
 
-def units_between(planner: UnitPlanner, head: DatasetRef, start: StreamPosition, end: StreamPosition) -> Iterator[Unit]:
+def units_between(
+    planner: UnitPlanner, head: DatasetRef, start: StreamPosition, end: StreamPosition
+) -> Iterator[Unit]:
     """Yields the units from a position to a later position."""
     position = start
     while True:
@@ -225,7 +238,9 @@ def units_between(planner: UnitPlanner, head: DatasetRef, start: StreamPosition,
         if not position.is_complete:
             units = position.unread(planner.units(head, position))
             is_partial = is_last and not end.is_complete
-            yield from (unit for unit in units if not is_partial or _last_fragment(unit) < end.fragment)
+            yield from (
+                unit for unit in units if not is_partial or _last_fragment(unit) < end.fragment
+            )
         if is_last:
             return
         position = position.at(planner.pin(head, position.version + 1))

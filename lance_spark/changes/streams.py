@@ -14,11 +14,24 @@ from pyspark.sql.types import BinaryType
 from lance_spark.changes.by_path import feed_of
 from lance_spark.changes.errors import ChangeFeedError
 from lance_spark.changes.feed import ChangeFeed
-from lance_spark.changes.options import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, LATEST, ChangeOptions
+from lance_spark.changes.options import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    LATEST,
+    ChangeOptions,
+)
 from lance_spark.changes.plan import ChangeTask, pack_parts
 from lance_spark.changes.positions import PositionFile
 from lance_spark.changes.steps import pin_version, version_from
-from lance_spark.changes.stream_units import StreamPosition, Unit, UnitPlanner, rows_of, stored_bytes, units_between
+from lance_spark.changes.stream_units import (
+    StreamPosition,
+    Unit,
+    UnitPlanner,
+    rows_of,
+    stored_bytes,
+    units_between,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.read.columns import ROW_ID
@@ -115,12 +128,18 @@ class ChangeStream(DataSourceStreamReader):
             first = int(options.startingversion)
         first += not options.startingboundinclusive
         if first > dataset.version + 1:
-            raise OptionError("startingVersion", str(first), f"a version up to {dataset.version + 1}, or latest")
+            raise OptionError(
+                "startingVersion", str(first), f"a version up to {dataset.version + 1}, or latest"
+            )
         if first == 1:
-            return StreamPosition(version=0, fragment=-1, is_snapshot=False, incarnation="", stream=self._stream)
+            return StreamPosition(
+                version=0, fragment=-1, is_snapshot=False, incarnation="", stream=self._stream
+            )
         return self._position(pin_version(self.ref, first - 1), -1)
 
-    def _position(self, ref: DatasetRef, fragment: int, *, is_snapshot: bool = False) -> StreamPosition:
+    def _position(
+        self, ref: DatasetRef, fragment: int, *, is_snapshot: bool = False
+    ) -> StreamPosition:
         return StreamPosition(
             version=ref.version or 0,
             fragment=fragment,
@@ -129,7 +148,9 @@ class ChangeStream(DataSourceStreamReader):
             stream=self._stream,
         )
 
-    def find_end(self, start: StreamPosition, *, target: int | None = None, limited: bool = False) -> StreamPosition:
+    def find_end(
+        self, start: StreamPosition, *, target: int | None = None, limited: bool = False
+    ) -> StreamPosition:
         """Returns the end of the next micro-batch.
 
         Args:
@@ -147,7 +168,9 @@ class ChangeStream(DataSourceStreamReader):
         is_later = last > start.version
         return (start.at(self.planner.pin(head, last)) if is_later else start).completed()
 
-    def _find_limited_end(self, start: StreamPosition, head: DatasetRef, last: int) -> StreamPosition:
+    def _find_limited_end(
+        self, start: StreamPosition, head: DatasetRef, last: int
+    ) -> StreamPosition:
         budget = _Budget(self.options)
         position = start
         taken_units: list[Unit] = []
@@ -190,7 +213,9 @@ class ChangeStream(DataSourceStreamReader):
             return first
         if begin == 0:
             return replace(first, version=0, fragment=-1, is_snapshot=False, incarnation="")
-        return self._position(pin_version(self.ref, begin), 0 if is_snapshot else -1, is_snapshot=is_snapshot)
+        return self._position(
+            pin_version(self.ref, begin), 0 if is_snapshot else -1, is_snapshot=is_snapshot
+        )
 
     def _units_between(self, first: StreamPosition, last: StreamPosition) -> Iterable[Unit]:
         if self._planned is not None and self._planned[:2] == (first, last):
@@ -262,14 +287,24 @@ class _Budget:
         return len(units)
 
     def _fits(self, rows: int, size: int) -> bool:
-        return (self._rows is None or rows <= self._rows) and (self._bytes is None or size <= self._bytes)
+        return (self._rows is None or rows <= self._rows) and (
+            self._bytes is None or size <= self._bytes
+        )
 
 
 def _feed_of_schema(ref: DatasetRef, options: ChangeOptions, schema: StructType) -> ChangeFeed:
     dataset = ref.open()
-    own_names = (ROW_ID,) * options.with_row_id + (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP) * options.change_feed
+    own_names = (ROW_ID,) * options.with_row_id + (
+        CHANGE_TYPE,
+        COMMIT_VERSION,
+        COMMIT_TIMESTAMP,
+    ) * options.change_feed
     names = tuple(name for name in schema.names if name not in own_names)
-    lost = [name for name in (*names, *(options.ready_columns or ())) if name not in dataset.schema.names]
+    lost = [
+        name
+        for name in (*names, *(options.ready_columns or ()))
+        if name not in dataset.schema.names
+    ]
     if lost:
         raise ChangeFeedError(
             f"The table {ref.uri} has no column {', '.join(lost)} any more, a column of the stream. Load the stream "
@@ -279,5 +314,7 @@ def _feed_of_schema(ref: DatasetRef, options: ChangeOptions, schema: StructType)
         )
     blobs = [name for name in names if is_blob(dataset.schema.field(name))]
     if any(not isinstance(schema[name].dataType, BinaryType) for name in blobs):
-        raise OptionError("blob_handling", None, f"bytes, or the option columns without {', '.join(blobs)}")
+        raise OptionError(
+            "blob_handling", None, f"bytes, or the option columns without {', '.join(blobs)}"
+        )
     return feed_of(ref, replace(options, columns=names))[0]

@@ -51,7 +51,10 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def _program(
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version, and exit"
+        ),
     ] = False,
 ) -> None:
     """Takes the options before a command."""

@@ -15,19 +15,32 @@ from pyspark.sql import SparkSession
 from lance_spark.agent.agent import Agent
 from lance_spark.agent.plan import AgentPlan
 from lance_spark.cli.output import print_json, print_rows, show_number
-from lance_spark.cli.parameters import AsJson, Checkpoints, StorageOptions, app, parse_pairs, parse_storage
+from lance_spark.cli.parameters import (
+    AsJson,
+    Checkpoints,
+    StorageOptions,
+    app,
+    parse_pairs,
+    parse_storage,
+)
 from lance_spark.session.sessions import make_session
 from lance_spark.table.connections.connection import Connection, connect
 
 _Patterns = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow", metavar="PATTERN", help="Run stored code of these tables, such as 'docs*'; may be repeated"
+        "--allow",
+        metavar="PATTERN",
+        help="Run stored code of these tables, such as 'docs*'; may be repeated",
     ),
 ]
 _Claims = Annotated[
     list[str] | None,
-    typer.Option("--claim", metavar="TABLE.COLUMN", help="Fill columns that another product has, too; may be repeated"),
+    typer.Option(
+        "--claim",
+        metavar="TABLE.COLUMN",
+        help="Fill columns that another product has, too; may be repeated",
+    ),
 ]
 
 
@@ -42,33 +55,59 @@ def _parse_seconds(text: str | timedelta) -> timedelta:
 
 @app.command()
 def agent(  # noqa: PLR0913, PLR0917 - one parameter per option
-    root: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder of tables, such as s3://bucket/db")] = None,
+    root: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Folder of tables, such as s3://bucket/db")
+    ] = None,
     namespace: Annotated[
-        str | None, typer.Option(metavar="IMPL", help="Lance namespace instead of a folder: rest, dir, glue, ...")
+        str | None,
+        typer.Option(
+            metavar="IMPL", help="Lance namespace instead of a folder: rest, dir, glue, ..."
+        ),
     ] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="KEY=VALUE", help="Property of the namespace; may be repeated"),
+        typer.Option(
+            "--property", metavar="KEY=VALUE", help="Property of the namespace; may be repeated"
+        ),
     ] = None,
     allow: _Patterns = None,
     claim: _Claims = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is out of date, and run nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what is out of date, and run nothing")
+    ] = False,
     sample: Annotated[
-        int | None, typer.Option(min=1, metavar="ROWS", help="Compute so many rows for estimates in --dry-run")
+        int | None,
+        typer.Option(min=1, metavar="ROWS", help="Compute so many rows for estimates in --dry-run"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Bring everything up to date once, and exit")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Bring everything up to date once, and exit")
+    ] = False,
     max_jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Most jobs at once")] = 1,
-    max_calls: Annotated[int | None, typer.Option(min=1, metavar="ROWS", help="Most rows for UDFs per hour")] = None,
-    max_seconds: Annotated[float | None, typer.Option(metavar="SECONDS", help="Most seconds of jobs per hour")] = None,
-    max_cost: Annotated[float | None, typer.Option(metavar="COST", help="Most cost of rows per hour")] = None,
+    max_calls: Annotated[
+        int | None, typer.Option(min=1, metavar="ROWS", help="Most rows for UDFs per hour")
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Most seconds of jobs per hour")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="COST", help="Most cost of rows per hour")
+    ] = None,
     trigger: Annotated[
-        timedelta, typer.Option(parser=_parse_seconds, metavar="SECONDS", help="Time between looks at the tables")
+        timedelta,
+        typer.Option(
+            parser=_parse_seconds, metavar="SECONDS", help="Time between looks at the tables"
+        ),
     ] = timedelta(minutes=1),
     debounce: Annotated[
-        timedelta, typer.Option(parser=_parse_seconds, metavar="SECONDS", help="Wait so long after small commits")
+        timedelta,
+        typer.Option(
+            parser=_parse_seconds, metavar="SECONDS", help="Wait so long after small commits"
+        ),
     ] = timedelta(seconds=10),
     checkpoints: Checkpoints = None,
-    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")] = "local[*,4]",
+    master: Annotated[
+        str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")
+    ] = "local[*,4]",
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +157,9 @@ def _connect(
         checkpoint=checkpoints,
         progress=False,
         namespace_client_impl=namespace,
-        namespace_client_properties=parse_pairs(properties, "--property", "KEY=VALUE, as in uri=https://catalog"),
+        namespace_client_properties=parse_pairs(
+            properties, "--property", "KEY=VALUE, as in uri=https://catalog"
+        ),
     )
 
 

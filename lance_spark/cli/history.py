@@ -14,13 +14,26 @@ from lance_spark.table.connections.connection import open_table
 
 
 @app.command()
-def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+def versions(
+    uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False
+) -> None:
     """Lists the versions of a table, newest last, with the operations behind them."""
     versions_shown = open_table(uri, storage_options=parse_storage(storage)).versions[-limit:]
     if as_json:
         print_json(versions_shown)
         return
-    heads = ["version", "time", "rows", "fragments", "MB", "operation", "by", "added", "removed", "message"]
+    heads = [
+        "version",
+        "time",
+        "rows",
+        "fragments",
+        "MB",
+        "operation",
+        "by",
+        "added",
+        "removed",
+        "message",
+    ]
     rows = [
         [
             str(version.version),
@@ -46,7 +59,11 @@ def tags(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> N
     if as_json:
         print_json(numbers)
         return
-    print_rows(["tag", "version"], [[name, str(number)] for name, number in numbers.items()], nothing="no tags")
+    print_rows(
+        ["tag", "version"],
+        [[name, str(number)] for name, number in numbers.items()],
+        nothing="no tags",
+    )
 
 
 @app.command()
@@ -55,7 +72,10 @@ def branches(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) 
     branch_list = open_table(uri, storage_options=parse_storage(storage)).branches.list().values()
     if as_json:
         print_json(
-            [{**dataclasses.asdict(branch), "created_at": branch.created_at.isoformat()} for branch in branch_list]
+            [
+                {**dataclasses.asdict(branch), "created_at": branch.created_at.isoformat()}
+                for branch in branch_list
+            ]
         )
         return
     rows = [
@@ -74,4 +94,6 @@ def restore(
     """Makes an older version the latest, as a new version."""
     table = open_table(uri, storage_options=parse_storage(storage))
     table.restore(parse_version(to))
-    make_console().print(f"version {to} is the latest again, as version {table.version}", highlight=False)
+    make_console().print(
+        f"version {to} is the latest again, as version {table.version}", highlight=False
+    )

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
-from lance_spark.cli.output import join_lines, make_console, print_facts, print_json, print_rows, show_moment
+from lance_spark.cli.output import (
+    join_lines,
+    make_console,
+    print_facts,
+    print_json,
+    print_rows,
+    show_moment,
+)
 from lance_spark.cli.parameters import (
     FAILED,
     AsJson,
@@ -40,7 +47,9 @@ from lance_spark.table.table import Table
 
 
 @app.command()
-def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+def jobs(
+    uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False
+) -> None:
     """Lists the jobs of a table, newest first. A job without a living driver is DEAD."""
     records = open_table(uri, storage_options=parse_storage(storage)).list_jobs()[:limit]
     if as_json:
@@ -59,7 +68,11 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
         ]
         for record in records
     ]
-    print_rows(["job", "status", "column", "rows", "fragments", "began", "took", "by"], rows, nothing="no jobs")
+    print_rows(
+        ["job", "status", "column", "rows", "fragments", "began", "took", "by"],
+        rows,
+        nothing="no jobs",
+    )
 
 
 @app.command()
@@ -86,10 +99,17 @@ def job(uri: Uri, job_id: JobId, storage: StorageOptions = None, as_json: AsJson
 @app.command()
 def errors(
     uri: Uri,
-    job_id: Annotated[str | None, typer.Option("--job", metavar="JOB_ID", help="Only those of this job")] = None,
-    column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Only those of this column")] = None,
+    job_id: Annotated[
+        str | None, typer.Option("--job", metavar="JOB_ID", help="Only those of this job")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Only those of this column")
+    ] = None,
     error_type: Annotated[
-        str | None, typer.Option("--type", metavar="TYPE", help="Only those of this exception, such as ValueError")
+        str | None,
+        typer.Option(
+            "--type", metavar="TYPE", help="Only those of this exception, such as ValueError"
+        ),
     ] = None,
     limit: Limit = 100,
     storage: StorageOptions = None,
@@ -119,7 +139,9 @@ def errors(
     heads = ["time", "job", "column", "outcome", "row address @version", "error", "message"]
     print_rows(heads, rows, nothing="no errors")
     if len(records) > len(latest):
-        make_console().print(f"{len(records) - len(latest):,} older ones; --limit shows more", highlight=False)
+        make_console().print(
+            f"{len(records) - len(latest):,} older ones; --limit shows more", highlight=False
+        )
 
 
 @app.command()
@@ -133,16 +155,26 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
     read_version: ReadVersion = None,
     stale: Stale = False,
     concurrency: Concurrency = DEFAULT_CONCURRENCY,
-    bounds: Annotated[bool, typer.Option("--bounds", help="Do not count rows: upper bounds, at once")] = False,
+    bounds: Annotated[
+        bool, typer.Option("--bounds", help="Do not count rows: upper bounds, at once")
+    ] = False,
     sample: Annotated[
         int | None,
-        typer.Option(min=1, metavar="ROWS", help="Compute so many rows, and estimate time and cost"),
+        typer.Option(
+            min=1, metavar="ROWS", help="Compute so many rows, and estimate time and cost"
+        ),
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Estimate the job on a cluster with so many tasks at once")
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Estimate the job on a cluster with so many tasks at once"
+        ),
     ] = None,
     latency_s: Annotated[
-        float, typer.Option("--latency", parser=parse_latency, metavar="TIME", help="Time of a request to the store")
+        float,
+        typer.Option(
+            "--latency", parser=parse_latency, metavar="TIME", help="Time of a request to the store"
+        ),
     ] = 0.03,
     master: Master = None,
     checkpoints: Checkpoints = None,
@@ -172,9 +204,14 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
     estimate = None
     if slots is not None:
         tasks_at_once = min(slots, concurrency or slots)
-        estimate = backfill_plan.estimate(slots=tasks_at_once, latency_s=latency_s, jobs=table.list_jobs())
+        estimate = backfill_plan.estimate(
+            slots=tasks_at_once, latency_s=latency_s, jobs=table.list_jobs()
+        )
     if as_json:
-        computed = {"has_work": backfill_plan.has_work, "rows_to_compute": backfill_plan.rows_to_compute}
+        computed = {
+            "has_work": backfill_plan.has_work,
+            "rows_to_compute": backfill_plan.rows_to_compute,
+        }
         scaled = {} if estimate is None else {"estimate": dataclasses.asdict(estimate)}
         print_json({**dataclasses.asdict(backfill_plan), **computed, **scaled})
         return
@@ -194,22 +231,37 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     read_version: ReadVersion = None,
     stale: Stale = False,
     concurrency: Concurrency = DEFAULT_CONCURRENCY,
-    threads: Annotated[int, typer.Option(metavar="N", help="Threads per task that call the UDF")] = 1,
-    checkpoint_size: Annotated[int | None, typer.Option(metavar="ROWS", help="Most rows of a checkpoint")] = None,
+    threads: Annotated[
+        int, typer.Option(metavar="N", help="Threads per task that call the UDF")
+    ] = 1,
+    checkpoint_size: Annotated[
+        int | None, typer.Option(metavar="ROWS", help="Most rows of a checkpoint")
+    ] = None,
     flush_interval: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Persist results after so long (by default 10)")
+        float | None,
+        typer.Option(metavar="SECONDS", help="Persist results after so long (by default 10)"),
     ] = None,
     commit_granularity: Annotated[
-        int | None, typer.Option(parser=parse_count_or_all, metavar="N|all", help="Finished fragments per commit")
+        int | None,
+        typer.Option(
+            parser=parse_count_or_all, metavar="N|all", help="Finished fragments per commit"
+        ),
     ] = DEFAULT_COMMIT_GRANULARITY,
     max_calls: Annotated[
         int | None, typer.Option(metavar="ROWS", help="End early after calls for so many rows")
     ] = None,
-    max_seconds: Annotated[float | None, typer.Option(metavar="SECONDS", help="End early after so long")] = None,
-    max_cost: Annotated[float | None, typer.Option(metavar="COST", help="End early at this cost, by the UDF")] = None,
-    job_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End early after so long")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(metavar="COST", help="End early at this cost, by the UDF")
+    ] = None,
+    job_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")
+    ] = None,
     txn_app_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="Application that runs each of its transactions once")
+        str | None,
+        typer.Option(metavar="ID", help="Application that runs each of its transactions once"),
     ] = None,
     txn_version: Annotated[
         int | None, typer.Option(metavar="N", help="Number of the transaction of --txn-app-id")
@@ -260,7 +312,10 @@ def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    print_facts({"job": result.job_id, "status": result.status, "message": result.message} | _summarize(result))
+    print_facts(
+        {"job": result.job_id, "status": result.status, "message": result.message}
+        | _summarize(result)
+    )
 
 
 def _summarize(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
@@ -274,7 +329,9 @@ def _summarize(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
         "versions": ", ".join(map(str, job.versions)) or "none",
         "retries": f"{job.retries:,}" if job.retries else None,
         "saved calls": f"{job.rows_deduplicated:,}" if job.rows_deduplicated else None,
-        "rows per call": None if job.batch_rows is None else f"at most {job.batch_rows:,}, as more ran out of memory",
+        "rows per call": None
+        if job.batch_rows is None
+        else f"at most {job.batch_rows:,}, as more ran out of memory",
         "seconds": stages or None,
     }
 

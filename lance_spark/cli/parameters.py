@@ -59,36 +59,64 @@ def parse_pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str
     return {key: value for key, _, value in pairs}
 
 
-Uri = Annotated[str, typer.Argument(metavar="URI", help="Location of the table, such as data/images.lance")]
+Uri = Annotated[
+    str, typer.Argument(metavar="URI", help="Location of the table, such as data/images.lance")
+]
 Column = Annotated[
-    str, typer.Argument(metavar="COLUMN", help="The computed column; one sibling stands for all of them")
+    str,
+    typer.Argument(
+        metavar="COLUMN", help="The computed column; one sibling stands for all of them"
+    ),
 ]
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="Id of the job, as `jobs` shows it")]
 StorageOptions = Annotated[
-    list[str] | None, typer.Option("--storage", metavar="KEY=VALUE", help="Option of the object store; may be repeated")
+    list[str] | None,
+    typer.Option(
+        "--storage", metavar="KEY=VALUE", help="Option of the object store; may be repeated"
+    ),
 ]
-Repair = Annotated[bool, typer.Option("--repair", help="Keep readable rows, move damaged files aside")]
+Repair = Annotated[
+    bool, typer.Option("--repair", help="Keep readable rows, move damaged files aside")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many, the newest")]
 Where = Annotated[
-    str | None, typer.Option(metavar="FILTER", help="Rows to compute, in Lance SQL (by default those without a value)")
+    str | None,
+    typer.Option(
+        metavar="FILTER", help="Rows to compute, in Lance SQL (by default those without a value)"
+    ),
 ]
-Stale = Annotated[bool, typer.Option("--stale", help="Rows whose value is out of date, and rows without one")]
-ReadVersion = Annotated[int | None, typer.Option(metavar="N", help="Version to read (by default the latest)")]
-NumFrags = Annotated[int | None, typer.Option(metavar="N", help="Fragments to process (by default all)")]
-SkipFrags = Annotated[int, typer.Option(metavar="N", help="Fragments to leave out before the first")]
+Stale = Annotated[
+    bool, typer.Option("--stale", help="Rows whose value is out of date, and rows without one")
+]
+ReadVersion = Annotated[
+    int | None, typer.Option(metavar="N", help="Version to read (by default the latest)")
+]
+NumFrags = Annotated[
+    int | None, typer.Option(metavar="N", help="Fragments to process (by default all)")
+]
+SkipFrags = Annotated[
+    int, typer.Option(metavar="N", help="Fragments to leave out before the first")
+]
 TaskSize = Annotated[int | None, typer.Option(metavar="ROWS", help="Rows per task")]
-Concurrency = Annotated[int | None, typer.Option(parser=parse_count_or_all, metavar="N|all", help="Most tasks at once")]
+Concurrency = Annotated[
+    int | None, typer.Option(parser=parse_count_or_all, metavar="N|all", help="Most tasks at once")
+]
 Checkpoints = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint", metavar="LOCATION", help="What connect(checkpoint=...) had (by default beside the table)"
+        "--checkpoint",
+        metavar="LOCATION",
+        help="What connect(checkpoint=...) had (by default beside the table)",
     ),
 ]
 
 
 Master = Annotated[
-    str | None, typer.Option(metavar="MASTER", help="Spark master, or sc://... for Connect (by default this machine)")
+    str | None,
+    typer.Option(
+        metavar="MASTER", help="Spark master, or sc://... for Connect (by default this machine)"
+    ),
 ]
 
 
@@ -102,7 +130,9 @@ def parse_days(text: str | timedelta) -> timedelta:
         raise typer.BadParameter(f"{text} is no number of days") from None
 
 
-def open_on_master(uri: str, master: str | None, storage: dict[str, str], *, checkpoint: str | None = None) -> Table:
+def open_on_master(
+    uri: str, master: str | None, storage: dict[str, str], *, checkpoint: str | None = None
+) -> Table:
     """Opens a table. The first job starts the session."""
     make = None if master is None else partial(make_session, master)
     return open_table(uri, make, storage, checkpoint=checkpoint)

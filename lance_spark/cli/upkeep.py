@@ -48,7 +48,13 @@ def tables(
         return
     sizes = [place.open_table(name).stats() for name in names]
     rows = [
-        [name, str(size.version), f"{size.rows:,}", f"{size.fragments:,}", f"{size.size_bytes / 1e6:,.1f}"]
+        [
+            name,
+            str(size.version),
+            f"{size.rows:,}",
+            f"{size.fragments:,}",
+            f"{size.size_bytes / 1e6:,.1f}",
+        ]
         for name, size in zip(names, sizes, strict=True)
     ]
     print_rows(["table", "version", "rows", "fragments", "MB"], rows, nothing="no tables")
@@ -56,8 +62,12 @@ def tables(
 
 @app.command()
 def report(
-    uri: Annotated[str, typer.Argument(metavar="TABLE|ROOT", help="Location of a table, or folder of tables")],
-    path: Annotated[str, typer.Option("--html", metavar="FILE", help="The page, such as report.html")],
+    uri: Annotated[
+        str, typer.Argument(metavar="TABLE|ROOT", help="Location of a table, or folder of tables")
+    ],
+    path: Annotated[
+        str, typer.Option("--html", metavar="FILE", help="The page, such as report.html")
+    ],
     checkpoints: Checkpoints = None,
     storage: StorageOptions = None,
 ) -> None:
@@ -75,12 +85,21 @@ def report(
 @app.command()
 def index(
     uri: Uri,
-    create: Annotated[str | None, typer.Option(metavar="COLUMN", help="Build an index of a column")] = None,
+    create: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Build an index of a column")
+    ] = None,
     kind: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="BTREE, BITMAP, ..., FTS, or IVF_PQ and the like for vectors")
+        str,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help="BTREE, BITMAP, ..., FTS, or IVF_PQ and the like for vectors",
+        ),
     ] = "BTREE",
     drop: Annotated[str | None, typer.Option(metavar="NAME", help="Drop an index")] = None,
-    optimize: Annotated[bool, typer.Option("--optimize", help="Take in rows that no index serves yet")] = False,
+    optimize: Annotated[
+        bool, typer.Option("--optimize", help="Take in rows that no index serves yet")
+    ] = False,
     master: Master = None,
     storage: StorageOptions = None,
     as_json: AsJson = False,
@@ -100,7 +119,10 @@ def index(
         print_json(indexes)
         return
     heads = ["index", "type", "columns", "rows", "rows not in it"]
-    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in index.values()] for index in indexes]
+    rows = [
+        [to_text(", ".join(v) if isinstance(v, list) else v) for v in index.values()]
+        for index in indexes
+    ]
     print_rows(heads, rows, nothing="no indexes")
 
 
@@ -116,7 +138,9 @@ def _describe_indexes(table: Table) -> list[dict[str, object]]:
 @app.command()
 def compact(
     uri: Uri,
-    target_rows: Annotated[int | None, typer.Option(metavar="ROWS", help="Rows that a fragment aims at")] = None,
+    target_rows: Annotated[
+        int | None, typer.Option(metavar="ROWS", help="Rows that a fragment aims at")
+    ] = None,
     concurrency: Concurrency = None,
     master: Master = None,
     storage: StorageOptions = None,
@@ -124,7 +148,10 @@ def compact(
 ) -> None:
     """Rewrites small fragments, and fragments with many deleted rows."""
     table = open_on_master(uri, master, parse_storage(storage))
-    print_done(table.compact_files(target_rows_per_fragment=target_rows, concurrency=concurrency), as_json=as_json)
+    print_done(
+        table.compact_files(target_rows_per_fragment=target_rows, concurrency=concurrency),
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -132,10 +159,16 @@ def cleanup(
     uri: Uri,
     older_than: Annotated[
         timedelta,
-        typer.Option("--older-than-days", parser=parse_days, metavar="DAYS", help="Age of versions that are removed"),
+        typer.Option(
+            "--older-than-days",
+            parser=parse_days,
+            metavar="DAYS",
+            help="Age of versions that are removed",
+        ),
     ] = timedelta(days=7),
     delete_unverified: Annotated[
-        bool, typer.Option("--delete-unverified", help="Delete files that no version names, at any age")
+        bool,
+        typer.Option("--delete-unverified", help="Delete files that no version names, at any age"),
     ] = False,
     keep_for_streams: Annotated[
         bool, typer.Option("--keep-for-streams", help="Keep the versions that a stream still needs")
@@ -155,7 +188,9 @@ def cleanup(
 
 
 @app.command()
-def check(uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+def check(
+    uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_json: AsJson = False
+) -> None:
     """Checks the files and metadata of lance-spark in a table. Exits with 1 if damage remains."""
     print_done(result := check_table(uri, parse_storage(storage), repair=repair), as_json=as_json)
     raise typer.Exit(0 if result.is_intact else FAILED)
@@ -165,17 +200,31 @@ def check(uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_j
 def connect_server(
     catalog: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=LOCATION", help="Folder of tables that SQL knows by a name; may be repeated"),
+        typer.Option(
+            metavar="NAME=LOCATION",
+            help="Folder of tables that SQL knows by a name; may be repeated",
+        ),
     ] = None,
     conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark; may be repeated")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Setting of Spark; may be repeated"),
     ] = None,
     allow_stored_code: Annotated[
-        bool, typer.Option("--allow-stored-code", help="Let SQL run UDFs that are stored with tables of the catalogs")
+        bool,
+        typer.Option(
+            "--allow-stored-code",
+            help="Let SQL run UDFs that are stored with tables of the catalogs",
+        ),
     ] = False,
-    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")] = "local[*]",
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at")] = 15002,
+    master: Annotated[
+        str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")
+    ] = "local[*]",
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen at")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at")
+    ] = 15002,
 ) -> None:
     """Runs a Spark Connect server with the planner rule and catalogs for its clients."""
     serve(

@@ -49,7 +49,11 @@ class Computed:
         return Computed(udf=udf, columns=tuple(columns), auto_backfill=udf.auto_backfill)
 
     def settle(
-        self, ref: DatasetRef, schema: pa.Schema, default: Manifest | None, time_zone: Callable[[], str]
+        self,
+        ref: DatasetRef,
+        schema: pa.Schema,
+        default: Manifest | None,
+        time_zone: Callable[[], str],
     ) -> Computed:
         """Returns the columns with a settled UDF for a table.
 
@@ -103,7 +107,9 @@ def add_columns(
     if schema is not None:
         return _add_schema(ref, schema)
     dataset = ref.open_latest()
-    computed = [column_group.settle(ref, dataset.schema, manifest, time_zone) for column_group in computed]
+    computed = [
+        column_group.settle(ref, dataset.schema, manifest, time_zone) for column_group in computed
+    ]
     if auto_backfill is not None:
         computed = [dataclasses.replace(group, auto_backfill=auto_backfill) for group in computed]
     _check(dataset, sql, computed)
@@ -144,7 +150,9 @@ def _null_columns(transforms: object) -> pa.Schema | None:
     """Returns the columns of an Arrow field, of a list of fields, or of a schema; else None."""
     if isinstance(transforms, pa.Field):
         return pa.schema([transforms])
-    if isinstance(transforms, (list, tuple)) and all(isinstance(field, pa.Field) for field in transforms):
+    if isinstance(transforms, (list, tuple)) and all(
+        isinstance(field, pa.Field) for field in transforms
+    ):
         return pa.schema(list(transforms))
     return transforms if isinstance(transforms, pa.Schema) else None
 
@@ -164,7 +172,9 @@ def _add_schema(ref: DatasetRef, schema: pa.Schema) -> int:
         check_new_names(head, schema.names)
         head.add_columns(schema)
 
-    return change_schema(ref, add, has_landed=lambda head: set(schema.names) <= set(head.schema.names)).version
+    return change_schema(
+        ref, add, has_landed=lambda head: set(schema.names) <= set(head.schema.names)
+    ).version
 
 
 def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]]:
@@ -178,7 +188,9 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
     if not isinstance(transforms, Mapping):
         udf = to_udf(transforms)
         if udf is None:
-            raise RegistrationError(f"add_columns cannot make columns of {transforms!r}. Give {_FORMS}.")
+            raise RegistrationError(
+                f"add_columns cannot make columns of {transforms!r}. Give {_FORMS}."
+            )
         if not udf.is_columns:
             raise RegistrationError(
                 f"UDF {udf.name!r} makes one column, and add_columns got no name for the column. Give "
@@ -201,7 +213,9 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
 
 def _no_udf(name: str, value: object, function: object) -> RegistrationError:
     if not callable(function) or isinstance(function, UnpackedUDF):
-        return RegistrationError(f"{value!r} cannot compute a column. Column: {name!r}. Give {_FORMS}.")
+        return RegistrationError(
+            f"{value!r} cannot compute a column. Column: {name!r}. Give {_FORMS}."
+        )
     function_name = getattr(function, "__name__", type(function).__name__)
     return RegistrationError(
         f"{function_name!r} is no UDF, so it cannot compute the column {name!r}. Decorate a function that has "
@@ -211,7 +225,11 @@ def _no_udf(name: str, value: object, function: object) -> RegistrationError:
 
 def _to_column_udf(name: str, value: object) -> UDF:
     """Returns the UDF of a column in a dict."""
-    function, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
+    function, inputs, bound = (
+        value,
+        cast(Sequence[str], ()),
+        isinstance(value, tuple) and len(value) == 2,
+    )
     if bound:
         function, inputs = cast("tuple[object, Sequence[str]]", value)
     udf = None if isinstance(function, UnpackedUDF) else to_udf(function)
@@ -224,12 +242,18 @@ def _to_column_udf(name: str, value: object) -> UDF:
         )
     if not bound:
         return udf
-    if not isinstance(inputs, (list, tuple)) or not all(isinstance(column, str) for column in inputs):
-        raise RegistrationError(f"{inputs!r} is no list of columns. Column: {name!r}. Give (udf, ['input', ...]).")
+    if not isinstance(inputs, (list, tuple)) or not all(
+        isinstance(column, str) for column in inputs
+    ):
+        raise RegistrationError(
+            f"{inputs!r} is no list of columns. Column: {name!r}. Give (udf, ['input', ...])."
+        )
     return udf.with_input_columns(list(inputs))
 
 
-def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequence[Computed]) -> None:
+def _check(
+    dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequence[Computed]
+) -> None:
     names = [*sql, *(name for column_group in computed for _, name in column_group.columns)]
     check_new_names(dataset, names)
     for column_group in computed:
@@ -262,18 +286,26 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> int:
                 f"{ref.uri}. Nothing was added. Correct the expression."
             ) from error
 
-    return change_schema(ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names)).version
+    return change_schema(
+        ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names)
+    ).version
 
 
-def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:
+def _add_null(
+    head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]
+) -> None:
     """Adds all-NULL columns to this version, after checks for concurrent commits."""
     fields = []
     for column_group, token in zip(computed, tokens, strict=True):
         inputs = check_udf(head, column_group.udf, column_group.columns, warn=False)
         bound = Binding.of(column_group.udf, inputs, column_group.columns)
-        binding = dataclasses.replace(bound, bound_at=head.version, auto_backfill=column_group.auto_backfill)
+        binding = dataclasses.replace(
+            bound, bound_at=head.version, auto_backfill=column_group.auto_backfill
+        )
         for (output, _), field in zip(
-            column_group.columns, new_fields(head, column_group.udf, column_group.columns), strict=True
+            column_group.columns,
+            new_fields(head, column_group.udf, column_group.columns),
+            strict=True,
         ):
             metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
             metadata.update(metadata_of(binding, output, token).items())
@@ -281,7 +313,9 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
     head.add_columns(pa.schema(fields))
 
 
-def _has_tokens(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> bool:
+def _has_tokens(
+    head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]
+) -> bool:
     """Tells whether a version has the columns with the tokens."""
     fields = {field.name: field for field in head.schema}
     for column_group, token in zip(computed, tokens, strict=True):

@@ -71,14 +71,23 @@ def alter_columns(
     """
     dataset = ref.open_latest()
     alterations = [_with_name(alteration) for alteration in alterations]
-    checked = [(alteration, _check(ref, dataset, alteration, manifest, time_zone)) for alteration in alterations]
+    checked = [
+        (alteration, _check(ref, dataset, alteration, manifest, time_zone))
+        for alteration in alterations
+    ]
     if not checked:
-        raise RegistrationError("alter_columns got nothing to alter. Give {'path': column, 'udf': udf}, ...")
+        raise RegistrationError(
+            "alter_columns got nothing to alter. Give {'path': column, 'udf': udf}, ..."
+        )
     paths = [str(alteration["path"]) for alteration in alterations]
     if len(set(paths)) < len(paths):
-        raise RegistrationError("alter_columns got a column twice. Nothing was changed. Alter the column in two calls.")
+        raise RegistrationError(
+            "alter_columns got a column twice. Nothing was changed. Alter the column in two calls."
+        )
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
-    for alteration, udf in sorted(checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])):
+    for alteration, udf in sorted(
+        checked, key=lambda pair: (pair[1] is not None) + 2 * _only_renames(pair[0])
+    ):
         version = _apply(ref, dataset, alteration, udf, spark)
     return version
 
@@ -169,7 +178,9 @@ def _check(
 def _check_form(alteration: Mapping[str, object]) -> str:
     """Checks the keys of an alteration, and returns its path."""
     if not isinstance(alteration, Mapping):
-        raise RegistrationError(f"{alteration!r} is no alteration. Give alter_columns {{'path': column, 'udf': udf}}.")
+        raise RegistrationError(
+            f"{alteration!r} is no alteration. Give alter_columns {{'path': column, 'udf': udf}}."
+        )
     if "virtual_column" in alteration:
         raise RegistrationError("alter_columns no longer takes 'virtual_column'. Write 'udf'.")
     path = alteration.get("path")
@@ -191,7 +202,9 @@ def _check_form(alteration: Mapping[str, object]) -> str:
 
 def _check_exists(dataset: lance.LanceDataset, path: str) -> None:
     if path not in dataset.schema.names:
-        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        raise ColumnNotFoundError(
+            path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+        )
 
 
 def _requested_udf(alteration: Mapping[str, object], path: str) -> UDF:
@@ -233,7 +246,9 @@ def _settle_version(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
 
 def _check_unbinding(dataset: lance.LanceDataset, path: str, drop: object) -> None:
     if drop is not True:
-        raise RegistrationError(f"drop_udf is {drop!r}. Column {path!r} of {dataset.uri} was not changed. Pass True.")
+        raise RegistrationError(
+            f"drop_udf is {drop!r}. Column {path!r} of {dataset.uri} was not changed. Pass True."
+        )
     _check_exists(dataset, path)
     if BINDING_KEY.encode() not in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
@@ -241,7 +256,9 @@ def _check_unbinding(dataset: lance.LanceDataset, path: str, drop: object) -> No
         )
 
 
-def _check_automation(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
+def _check_automation(
+    dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]
+) -> None:
     """Checks the value of `auto_backfill`, and the UDF of the column unless the column gets one."""
     value = alteration["auto_backfill"]
     if not isinstance(value, bool):
@@ -253,9 +270,13 @@ def _check_automation(dataset: lance.LanceDataset, path: str, alteration: Mappin
     binding = binding_of(dataset, path)
     if binding is None or binding.of_source:
         way = (
-            "has no UDF" if binding is None else "belongs to the query of a view, which alter_view(auto_refresh=) sets"
+            "has no UDF"
+            if binding is None
+            else "belongs to the query of a view, which alter_view(auto_refresh=) sets"
         )
-        raise RegistrationError(f"Column {path!r} of {dataset.uri} {way}. Nothing was changed. Name another column.")
+        raise RegistrationError(
+            f"Column {path!r} of {dataset.uri} {way}. Nothing was changed. Name another column."
+        )
 
 
 def _only_renames(alteration: Mapping[str, object]) -> bool:
@@ -266,7 +287,9 @@ def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str
     """Checks an alteration for Lance, as far as schemas show."""
     names = dataset.schema.names
     if path.partition(".")[0] not in names:
-        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed")
+        raise ColumnNotFoundError(
+            path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed"
+        )
     name, kind = alteration.get("name"), alteration.get("data_type")
     if name is None and kind is None and alteration.get("nullable") is None:
         raise RegistrationError(
@@ -292,7 +315,9 @@ def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> Non
         check_field_name(name, path.rpartition(".")[0], dataset.uri)
         return
     if name.lower() in (column.lower() for column in dataset.schema.names if column != path):
-        raise ColumnExistsError([name], dataset.uri, hint="choose another name; nothing was changed")
+        raise ColumnExistsError(
+            [name], dataset.uri, hint="choose another name; nothing was changed"
+        )
     check_column_names([name], dataset.uri)
 
 
@@ -302,7 +327,11 @@ def _alter_in_place(
     """Renames a column, or changes its nullability. Lance makes the commit."""
     path = str(alteration["path"])
     field = dataset.lance_schema.field(path)
-    new_path = ".".join([*path.split(".")[:-1], str(alteration["name"])]) if alteration.get("name") else path
+    new_path = (
+        ".".join([*path.split(".")[:-1], str(alteration["name"])])
+        if alteration.get("name")
+        else path
+    )
 
     def has_landed(head: lance.LanceDataset) -> bool:
         new = head.lance_schema.field(new_path)
@@ -342,10 +371,19 @@ def _find_group(head: lance.LanceDataset, column: str) -> set[str]:
     """Returns the names of a column and of its siblings."""
     metadata = {field.name: field.metadata or {} for field in head.schema}
     token = metadata[column].get(TOKEN_KEY)
-    return {column, *(name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token)}
+    return {
+        column,
+        *(
+            name
+            for name, keys in metadata.items()
+            if token is not None and keys.get(TOKEN_KEY) == token
+        ),
+    }
 
 
-def _set_auto_backfill(head: lance.LanceDataset, column: str, value: bool) -> LanceOperation.BaseOperation | None:
+def _set_auto_backfill(
+    head: lance.LanceDataset, column: str, value: bool
+) -> LanceOperation.BaseOperation | None:
     """Returns the operation that sets `auto_backfill` of a column and of its siblings."""
     updates: dict[str, dict[str, str | None]] = {}
     for name in _find_group(head, column) if column in head.schema.names else [column]:
@@ -355,7 +393,9 @@ def _set_auto_backfill(head: lance.LanceDataset, column: str, value: bool) -> La
                 f"A concurrent writer removed the UDF of column {name!r} of {head.uri}. Nothing was changed."
             )
         if binding.auto_backfill != value:
-            updates[name] = {BINDING_KEY: dataclasses.replace(binding, auto_backfill=value).to_json()}
+            updates[name] = {
+                BINDING_KEY: dataclasses.replace(binding, auto_backfill=value).to_json()
+            }
     return set_field_metadata(head, updates) if updates else None
 
 
@@ -390,7 +430,9 @@ def _rebind(
     redefined = 1 if before is None else before.redefined + 1
     bound = Binding.of(udf, inputs, (("", column),))
     auto_backfill = _choose_automation(before, udf, auto_backfill)
-    binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version, auto_backfill=auto_backfill)
+    binding = dataclasses.replace(
+        bound, redefined=redefined, bound_at=head.version, auto_backfill=auto_backfill
+    )
     updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
     if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
         updates[TOKEN_KEY.decode()] = uuid.uuid4().hex

@@ -27,7 +27,12 @@ from lance_spark.commit.conflicts.identity import (
 )
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.environments.stored import upload_archives
-from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    RegistrationError,
+    StoredUdfError,
+    UnsupportedTypeError,
+)
 from lance_spark.locations import is_local
 from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
 from lance_spark.storage.objects import LanceObjects, objects_of_table
@@ -104,7 +109,9 @@ class Binding:
         return udf.keep_version(self.udf_name, self.udf_version)
 
     @staticmethod
-    def of(udf: UDF, inputs: Sequence[FieldIdentity], columns: Sequence[tuple[str, str]]) -> Binding:
+    def of(
+        udf: UDF, inputs: Sequence[FieldIdentity], columns: Sequence[tuple[str, str]]
+    ) -> Binding:
         """Binds a UDF, pickled once, to input columns of a table and to its output columns."""
         return Binding(
             udf_name=udf.name,
@@ -133,7 +140,9 @@ class Binding:
         """
         try:
             names = {field.name for field in dataclasses.fields(Binding)}
-            values = {key: value for key, value in load_object(text, _KINDS).items() if key in names}
+            values = {
+                key: value for key, value in load_object(text, _KINDS).items() if key in names
+            }
             values["payload"] = _check_digest(values["payload"])
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
@@ -141,7 +150,14 @@ class Binding:
             if values.get("manifest") is not None:
                 values["manifest"] = Manifest.from_dict(values["manifest"])
             return _check_consistency(Binding(**values))
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise StoredUdfError(
                 f"The stored binding of the UDF is damaged: {end_sentence(str(error))} Column: {column!r}. Give the "
                 "column a UDF again with alter_columns."
@@ -195,7 +211,9 @@ def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
     """
     if column not in dataset.schema.names:
         raise ColumnNotFoundError(
-            column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}; add_columns adds one"
+            column,
+            dataset.uri,
+            hint=f"its columns are {', '.join(dataset.schema.names)}; add_columns adds one",
         )
     field = dataset.schema.field(column)
     text = (field.metadata or {}).get(BINDING_KEY.encode())
@@ -224,7 +242,9 @@ def find_auto_backfilled(dataset: lance.LanceDataset) -> dict[tuple[str, ...], B
     return {tuple(names): binding for names, binding in groups.values()}
 
 
-def _resolve_columns(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:
+def _resolve_columns(
+    dataset: lance.LanceDataset, column: str, binding: Binding
+) -> tuple[tuple[str, str], ...]:
     """Returns the pairs of field and column, with the columns' present names.
 
     Siblings share a token and the order of their fields; a renamed sibling keeps its token.
@@ -250,7 +270,10 @@ def _find_siblings(schema: pa.Schema, column: str) -> dict[str, str]:
     siblings = {}
     for field in schema:
         metadata = field.metadata or {}
-        if metadata.get(TOKEN_KEY) == token and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys():
+        if (
+            metadata.get(TOKEN_KEY) == token
+            and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys()
+        ):
             siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
     return siblings
 
@@ -263,14 +286,20 @@ def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:
     return metadata
 
 
-def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tuple[FieldIdentity, ...]:
+def inputs_now(
+    dataset: lance.LanceDataset, binding: Binding, column: str
+) -> tuple[FieldIdentity, ...]:
     """Returns the input columns with their present names.
 
     Raises:
         RegistrationError: An input column was dropped.
     """
     identities = _find_inputs(dataset, binding)
-    dropped = [name for name, number in zip(binding.inputs, binding.input_ids, strict=True) if number not in identities]
+    dropped = [
+        name
+        for name, number in zip(binding.inputs, binding.input_ids, strict=True)
+        if number not in identities
+    ]
     if dropped:
         replaced = [name for name in dropped if name in dataset.schema.names]
         cast = f" (cast or created again: {', '.join(map(repr, replaced))})" if replaced else ""
@@ -284,8 +313,14 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
 def _find_inputs(dataset: lance.LanceDataset, binding: Binding) -> dict[int, FieldIdentity]:
     """Returns the remaining input columns by field id."""
     inputs = dict(zip(binding.input_ids, binding.inputs, strict=True))
-    identities = {identity.id: identity for identity in field_identities(dataset.lance_schema) if identity.id in inputs}
-    if binding.bound_at and any(identity.name != inputs[number] for number, identity in identities.items()):
+    identities = {
+        identity.id: identity
+        for identity in field_identities(dataset.lance_schema)
+        if identity.id in inputs
+    }
+    if binding.bound_at and any(
+        identity.name != inputs[number] for number, identity in identities.items()
+    ):
         # Either the column was renamed, or Lance gave the id of a dropped column to a new column.
         for number in _find_dropped_ids(dataset, binding.bound_at, binding.input_ids):
             identities.pop(number, None)
@@ -345,7 +380,9 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
             f"The stored UDF is missing. Stored: {where}. Pass the UDF with udf=, or register it with alter_columns."
         )
     if UDF.payload_digest(payload) != binding.payload:
-        raise StoredUdfError(f"The stored UDF was altered. Stored: {where}. Register the UDF again with alter_columns.")
+        raise StoredUdfError(
+            f"The stored UDF was altered. Stored: {where}. Register the UDF again with alter_columns."
+        )
     try:
         return UDF.loads(payload)
     except UdfRuntimeError as error:
@@ -374,7 +411,9 @@ def _allows_stored() -> bool:
     return os.environ.get(ALLOW_VARIABLE, "1").strip().lower() in ("1", "true", "yes")
 
 
-def record_batch_inputs(dataset: lance.LanceDataset, outputs: Sequence[str]) -> tuple[FieldIdentity, ...]:
+def record_batch_inputs(
+    dataset: lance.LanceDataset, outputs: Sequence[str]
+) -> tuple[FieldIdentity, ...]:
     """Returns the inputs of a UDF over record batches: all columns at registration but its own."""
     return tuple(c for c in field_identities(dataset.lance_schema) if c.name not in outputs)
 
@@ -384,7 +423,9 @@ def takes_record_batch(udf: UDF) -> bool:
     return udf.kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
 
 
-def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_version: str) -> list[pa.Field[Any]]:
+def output_fields(
+    udf: UDF, columns: Sequence[tuple[str, str]], data_storage_version: str
+) -> list[pa.Field[Any]]:
     """Returns the Arrow fields of the output columns, nullable, with the UDF's own field metadata.
 
     Args:

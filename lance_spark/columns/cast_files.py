@@ -16,7 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identities, fragment_identity, ids_of
+from lance_spark.commit.conflicts.identity import (
+    FragmentIdentity,
+    field_identities,
+    fragment_identity,
+    ids_of,
+)
 from lance_spark.commit.verify import same_columns
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError
@@ -101,19 +106,27 @@ class CastTask:
         """
         rows = SnapshotRows(self.snapshot.open())
         fragment = rows.existing_fragment(self.fragment_id)
-        targets = Targets(schema=pa.schema([staged_field(self.field)]), existing=(), format=self.format)
-        reader = InputReader(rows, fragment, (self.column,), blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
+        targets = Targets(
+            schema=pa.schema([staged_field(self.field)]), existing=(), format=self.format
+        )
+        reader = InputReader(
+            rows, fragment, (self.column,), blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES
+        )
         file = ColumnFile(self.staging.begin_attempt(), rows, fragment, targets)
         try:
             live_rows = np.arange(fragment.metadata.num_rows, dtype=np.int64)
             for batch in reader.batches(live_rows, _BATCH_ROWS):
-                values = pa.RecordBatch.from_arrays([self._convert(batch.column(0))], schema=targets.schema)
+                values = pa.RecordBatch.from_arrays(
+                    [self._convert(batch.column(0))], schema=targets.schema
+                )
                 file.append(offsets_of(batch.column(ROW_ADDRESS).to_numpy()), values)
             staged = file.close().staged
         except BaseException:
             file.discard()
             raise
-        return CastFile(fragment_id=self.fragment_id, name=staged.name, size_bytes=staged.size_bytes)
+        return CastFile(
+            fragment_id=self.fragment_id, name=staged.name, size_bytes=staged.size_bytes
+        )
 
     def _convert(self, values: pa.Array[Any]) -> pa.Array[Any]:
         if values.null_count and not self.field.nullable:
@@ -143,7 +156,9 @@ class CastFiles:
         staging: The staging area of the files.
     """
 
-    def __init__(self, ref: DatasetRef, column: str, spark: Callable[[], SparkSession] | None) -> None:
+    def __init__(
+        self, ref: DatasetRef, column: str, spark: Callable[[], SparkSession] | None
+    ) -> None:
         """Takes the table, the column, and the session for a large table; None needs no session."""
         self.staging = Staging.of_new_job(ref)
         self._ref, self._column, self._spark = ref, column, spark
@@ -151,7 +166,9 @@ class CastFiles:
         self._fragments = 0
 
     @contextlib.contextmanager
-    def recorded(self, snapshot: DatasetRef, versions: Sequence[int]) -> Iterator[Callable[[], None]]:
+    def recorded(
+        self, snapshot: DatasetRef, versions: Sequence[int]
+    ) -> Iterator[Callable[[], None]]:
         """Records a cast of a large table as a job in the table's history, while the block runs.
 
         Yields a function that waits for the first record, before the first change of the table.
@@ -212,13 +229,17 @@ class CastFiles:
         return {fragment_id: self._files[fragment_id][1] for fragment_id in states}
 
     def _states(self, head: lance.LanceDataset) -> dict[int, _CastState]:
-        columns = [field for field in field_identities(head.lance_schema) if field.name == self._column]
+        columns = [
+            field for field in field_identities(head.lance_schema) if field.name == self._column
+        ]
         ids = ids_of(columns)
         fragments = (fragment.metadata for fragment in head.get_fragments())
         # Other columns do not change the values of the column.
         return {
             fragment.id: _CastState(
-                identity=replace(fragment_identity(fragment, ids), files=frozenset(), deleted_rows=0),
+                identity=replace(
+                    fragment_identity(fragment, ids), files=frozenset(), deleted_rows=0
+                ),
                 deletions=None if fragment.deletion_file is None else str(fragment.deletion_file),
             )
             for fragment in fragments
@@ -226,15 +247,23 @@ class CastFiles:
 
     def _run(self, tasks: Sequence[CastTask], head: lance.LanceDataset) -> list[CastFile]:
         chosen = {task.fragment_id for task in tasks}
-        fragments = [fragment.metadata for fragment in head.get_fragments() if fragment.fragment_id in chosen]
+        fragments = [
+            fragment.metadata for fragment in head.get_fragments() if fragment.fragment_id in chosen
+        ]
         if self._spark is None or not self._needs_spark(fragments):
             return [task.run() for task in tasks]
-        tag = SparkJobTag.of(self.staging.job_id, f"lance-spark: cast of {self._column} in {self._ref.uri}")
+        tag = SparkJobTag.of(
+            self.staging.job_id, f"lance-spark: cast of {self._column} in {self._ref.uri}"
+        )
         return SparkJobs(self._spark(), tag, answers_errors=True).results(tasks, CastFile)
 
     def _needs_spark(self, fragments: Iterable[FragmentMetadata]) -> bool:
         """Tells whether tasks of Spark cast the fragments."""
-        stored_bytes = sum(file.file_size_bytes or _LOCAL_BYTES for fragment in fragments for file in fragment.files)
+        stored_bytes = sum(
+            file.file_size_bytes or _LOCAL_BYTES
+            for fragment in fragments
+            for file in fragment.files
+        )
         return self._spark is not None and stored_bytes > _LOCAL_BYTES
 
 

@@ -48,7 +48,9 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
         )
     field = dataset.schema.field(column)
     if is_blob(field):
-        raise _make_error(dataset, f"The blob column {column!r} cannot be cast", "Add a column of the new type")
+        raise _make_error(
+            dataset, f"The blob column {column!r} cannot be cast", "Add a column of the new type"
+        )
     check_storable(pa.schema([field.with_type(kind)]), dataset.data_storage_version)
     if reason := _session_dependence(field.type, kind):
         raise _make_error(
@@ -61,13 +63,18 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
         cast_values(pa.array([], field.type), kind)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _make_error(
-            dataset, f"Column {column!r} cannot be cast from {field.type} to {kind}", "Choose another type"
+            dataset,
+            f"Column {column!r} cannot be cast from {field.type} to {kind}",
+            "Choose another type",
         ) from error
     _check_binding(dataset, column, kind)
 
 
 def cast_column(
-    ref: DatasetRef, alteration: Mapping[str, Any], *, spark: Callable[[], SparkSession] | None = None
+    ref: DatasetRef,
+    alteration: Mapping[str, Any],
+    *,
+    spark: Callable[[], SparkSession] | None = None,
 ) -> int:
     """Casts a column in one commit, and renames it or changes its nullability. Returns the version.
 
@@ -105,7 +112,9 @@ def cast_column(
         fragments = cast_fragments(head, new_files, field, first_id)
         files.staging.begin_commit()
         is_lost = False
-        return LanceOperation.Merge(fragments, with_replaced_field(head.lance_schema, column, field, first_id))
+        return LanceOperation.Merge(
+            fragments, with_replaced_field(head.lance_schema, column, field, first_id)
+        )
 
     versions: list[int] = []
     with files.recorded(pinned, versions) as await_record:
@@ -124,7 +133,11 @@ def cast_column(
 def _altered_field(old: pa.Field[Any], alteration: Mapping[str, Any]) -> pa.Field[Any]:
     metadata: dict[bytes | str, bytes | str] = dict((old.metadata or {}).items())
     metadata.pop(_VIEW_EXPRESSION, None)
-    field = old.with_type(alteration["data_type"]).with_name(alteration.get("name") or old.name).with_metadata(metadata)
+    field = (
+        old.with_type(alteration["data_type"])
+        .with_name(alteration.get("name") or old.name)
+        .with_metadata(metadata)
+    )
     nullable = alteration.get("nullable")
     return field if nullable is None else field.with_nullable(bool(nullable))
 
@@ -171,7 +184,9 @@ def _is_calendar(kind: Kind) -> bool:
 
 def _has_spark_format(kind: Kind) -> bool:
     """Tells whether Spark and Arrow write the values of a type as different texts."""
-    return t.is_floating(kind) or t.is_decimal(kind) or (t.is_temporal(kind) and not t.is_date(kind))
+    return (
+        t.is_floating(kind) or t.is_decimal(kind) or (t.is_temporal(kind) and not t.is_date(kind))
+    )
 
 
 def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:

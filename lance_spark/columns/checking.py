@@ -58,7 +58,9 @@ def check_udf(
     return tuple(identities[name] for name in names)
 
 
-def _check_names(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str], outputs: Sequence[str]) -> None:
+def _check_names(
+    dataset: lance.LanceDataset, udf: UDF, names: Sequence[str], outputs: Sequence[str]
+) -> None:
     """Checks that the inputs of a UDF are other columns of the table."""
     if not names:
         raise RegistrationError(
@@ -93,7 +95,11 @@ def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) ->
                 f"but column {field.name!r} is {field.type}. Table: {dataset.uri}. Correct the annotation, or bind "
                 "another column with (udf, ['column', ...])."
             )
-        if parameter.type is None and parameter.form not in _CHECKED_FORMS and udf.kind.name == "SCALAR":
+        if (
+            parameter.type is None
+            and parameter.form not in _CHECKED_FORMS
+            and udf.kind.name == "SCALAR"
+        ):
             unchecked.append(parameter.name)
     return unchecked
 
@@ -114,7 +120,11 @@ def _describe_type(parameter: Parameter) -> str:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    )
 
 
 _FAMILIES = (
@@ -146,14 +156,18 @@ def _fits(annotated: Kind, field: pa.Field[Any]) -> bool:
         return True
     if is_list(annotated) and is_list(kind):
         return _fits(annotated.value_type, pa.field("element", kind.value_type))
-    return _are_alike(annotated, kind) or (pa.types.is_floating(annotated) and pa.types.is_integer(kind))
+    return _are_alike(annotated, kind) or (
+        pa.types.is_floating(annotated) and pa.types.is_integer(kind)
+    )
 
 
 def _are_alike(annotated: Kind, kind: Kind) -> bool:
     return any(is_member(annotated) and is_member(kind) for is_member in _FAMILIES)
 
 
-def new_fields(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> list[pa.Field[Any]]:
+def new_fields(
+    dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]
+) -> list[pa.Field[Any]]:
     """Returns the Arrow fields of new columns of a UDF.
 
     Raises:

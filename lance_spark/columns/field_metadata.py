@@ -37,7 +37,9 @@ def update_field_metadata(ref: DatasetRef, updates: Sequence[Mapping[str, object
         raise OptionError("updates", ", ".join(paths), "one dict or more, each with another path")
 
     def operation(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
-        return set_field_metadata(head, {str(update["path"]): _changes(head, update) for update in updates})
+        return set_field_metadata(
+            head, {str(update["path"]): _changes(head, update) for update in updates}
+        )
 
     return change_schema(ref, operation).version
 
@@ -59,7 +61,11 @@ def _check(update: Mapping[str, object]) -> None:
         if not _is_text(key) or not (value is None or _is_text(value)):
             raise OptionError("metadata", {key: value}, "a dict of texts; None removes a key")
         if key.startswith(_RESERVED):
-            raise OptionError("metadata", key, f"other keys: {', '.join(_RESERVED)} are for Lance and this package")
+            raise OptionError(
+                "metadata",
+                key,
+                f"other keys: {', '.join(_RESERVED)} are for Lance and this package",
+            )
 
 
 def _is_text(value: object) -> bool:
@@ -74,7 +80,9 @@ def _changes(head: lance.LanceDataset, update: Mapping[str, object]) -> dict[str
     path, metadata = str(update["path"]), update["metadata"]
     field = head.lance_schema.field(path)
     if field is None:
-        raise ColumnNotFoundError(path, head.uri, hint=f"its columns are {', '.join(head.schema.names)}")
+        raise ColumnNotFoundError(
+            path, head.uri, hint=f"its columns are {', '.join(head.schema.names)}"
+        )
     old = (arrow_field_of(field).metadata or {}) if update.get("replace") else {}
     removed = (key.decode() for key in old)
     return {**{key: None for key in removed if not key.startswith(_RESERVED)}, **metadata}  # type: ignore[dict-item]

@@ -65,7 +65,11 @@ def _check(head: lance.LanceDataset, column: str) -> None:
         )
     key = primary_key_of(head)
     if key:
-        raise OptionError("columns", column, f"no further key: the primary key {key[0]!r} of {head.uri} is already set")
+        raise OptionError(
+            "columns",
+            column,
+            f"no further key: the primary key {key[0]!r} of {head.uri} is already set",
+        )
     field = head.schema.field(column)
     if not any(is_type(field.type) for is_type in _TYPES):
         raise OptionError(

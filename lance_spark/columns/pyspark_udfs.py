@@ -17,7 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 from pyspark.util import PythonEvalType
 
-from lance_spark.columns.pyspark_values import BatchAdapter, RowAdapter, has_type, row_reader, row_writer
+from lance_spark.columns.pyspark_values import (
+    BatchAdapter,
+    RowAdapter,
+    has_type,
+    row_reader,
+    row_writer,
+)
 from lance_spark.errors import RegistrationError, UnsupportedTypeError
 from lance_spark.types import to_spark_schema
 from lance_spark.types.fields import is_blob
@@ -38,10 +44,22 @@ _ARROW_KINDS = {Kind.PANDAS: Kind.ARROW, Kind.PANDAS_ITER: Kind.ARROW_ITER}
 """UDFs over pandas, and their Arrow counterparts."""
 _NO_COUNTERPART = tuple(
     getattr(spark, name)
-    for name in ("UserDefinedType", "VariantType", "YearMonthIntervalType", "GeometryType", "GeographyType")
+    for name in (
+        "UserDefinedType",
+        "VariantType",
+        "YearMonthIntervalType",
+        "GeometryType",
+        "GeographyType",
+    )
     if hasattr(spark, name)
 )
-_REPAIRED = (spark.TimestampType, spark.TimestampNTZType, spark.DayTimeIntervalType, spark.StructType, spark.MapType)
+_REPAIRED = (
+    spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.DayTimeIntervalType,
+    spark.StructType,
+    spark.MapType,
+)
 """Types with values in pandas that depend on the release of PySpark or of this package."""
 _ALIKE_IN_PANDAS = (
     spark.StringType,
@@ -86,7 +104,11 @@ def _to_pyspark_udf(function: object) -> PySparkUDF | None:
     returns = getattr(function, "returnType", None)
     if not callable(func) or not isinstance(kind, int) or not isinstance(returns, spark.DataType):
         return None
-    kinds = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
+    kinds = {
+        getattr(PythonEvalType, name): kind
+        for name, kind in _KINDS.items()
+        if hasattr(PythonEvalType, name)
+    }
     if kind not in kinds:
         raise RegistrationError(
             f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}), but a column needs one value "
@@ -112,7 +134,9 @@ def _check_return_type(name: str, returns: spark.DataType) -> pa.DataType:
 
 
 def _to_arrow_type(kind: spark.DataType) -> pa.DataType:
-    result: pa.DataType = spark_arrow_schema(spark.StructType([spark.StructField("result", kind)])).field(0).type
+    result: pa.DataType = (
+        spark_arrow_schema(spark.StructType([spark.StructField("result", kind)])).field(0).type
+    )
     return result
 
 
@@ -137,14 +161,22 @@ def bind_to_columns(udf: UDF, schema: pa.Schema, time_zone: Callable[[], str]) -
     names = udf.input_columns or ()
     if not set(names) <= set(schema.names) or any(is_blob(schema.field(name)) for name in names):
         return plain
-    planner = _AdapterPlanner.of(udf, [schema.field(name).with_name(f"_{at}") for at, name in enumerate(names)])
-    adapter = planner.plan_rows() if udf.kind is Kind.SCALAR else planner.plan_batches(plain, time_zone)
+    planner = _AdapterPlanner.of(
+        udf, [schema.field(name).with_name(f"_{at}") for at, name in enumerate(names)]
+    )
+    adapter = (
+        planner.plan_rows() if udf.kind is Kind.SCALAR else planner.plan_batches(plain, time_zone)
+    )
     if adapter is None:
         return plain
     if plain.manifest is not None:
-        raise _make_error(udf, f"the environment of manifest {plain.manifest.name!r} lacks PySpark's conversions")
+        raise _make_error(
+            udf, f"the environment of manifest {plain.manifest.name!r} lacks PySpark's conversions"
+        )
     kind = _ARROW_KINDS.get(udf.kind, udf.kind)
-    return UDF.define(adapter, kind=kind, data_type=udf.data_type, input_columns=list(names), name=udf.name)
+    return UDF.define(
+        adapter, kind=kind, data_type=udf.data_type, input_columns=list(names), name=udf.name
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +210,9 @@ class _AdapterPlanner:
         for field in self.fields:
             differing = next(filter(_differs_in_python, _types_of(field.type)), None)
             if differing is not None:
-                raise _make_error(self.udf, f"Spark reads {differing} as another type, cast the column")
+                raise _make_error(
+                    self.udf, f"Spark reads {differing} as another type, cast the column"
+                )
         readers = [row_reader(column.dataType) for column in self.inputs]
         if not any(readers) and row_writer(self.udf.returns) is None:
             return None
@@ -232,7 +266,11 @@ def _types_of(kind: Any) -> Iterator[pa.DataType]:  # noqa: ANN401
 def _check_pandas(udf: PySparkUDF, kinds: Sequence[spark.DataType]) -> None:
     """Refuses nested types with values in pandas that depend on the release of PySpark."""
     for kind in kinds:
-        children = [field.dataType for field in kind.fields] if isinstance(kind, spark.StructType) else [kind]
+        children = (
+            [field.dataType for field in kind.fields]
+            if isinstance(kind, spark.StructType)
+            else [kind]
+        )
         if any(_depends_on_release(child) for child in children):
             raise _make_error(udf, f"pandas has no stable form of {kind.simpleString()}")
 
@@ -256,7 +294,9 @@ def _is_alike_in_pandas(kind: pa.DataType, spark_kind: spark.DataType) -> bool:
 def _is_alike_in_arrow(kind: Any, spark_kind: spark.DataType) -> bool:  # noqa: ANN401
     """Tells whether Spark gives arrays of the type of a column."""
     arrow: Any = _to_arrow_type(spark_kind)
-    is_list_of_leaves = pa.types.is_list(kind) and pa.types.is_list(arrow) and not kind.value_type.num_fields
+    is_list_of_leaves = (
+        pa.types.is_list(kind) and pa.types.is_list(arrow) and not kind.value_type.num_fields
+    )
     return bool(kind.value_type == arrow.value_type if is_list_of_leaves else kind == arrow)
 
 

@@ -27,7 +27,9 @@ Convert: TypeAlias = Callable[[Any], Any]
 """Converts a value other than None."""
 
 
-def has_type(kind: spark.DataType, classes: type[spark.DataType] | tuple[type[spark.DataType], ...]) -> bool:
+def has_type(
+    kind: spark.DataType, classes: type[spark.DataType] | tuple[type[spark.DataType], ...]
+) -> bool:
     """Tells whether a Spark type is, or contains at any depth, a type of some classes."""
     return any(isinstance(part, classes) for part in types_within(kind))
 
@@ -42,7 +44,9 @@ class RowAdapter:
     dict.
     """
 
-    def __init__(self, func: Callable[..., object], inputs: spark.StructType, returns: spark.DataType) -> None:
+    def __init__(
+        self, func: Callable[..., object], inputs: spark.StructType, returns: spark.DataType
+    ) -> None:
         """Keeps the user's function with the types of its arguments and results in Spark."""
         self._arguments = func, inputs, returns
         self._func = func
@@ -75,12 +79,20 @@ def row_reader(kind: spark.DataType) -> Convert | None:
     if isinstance(kind, spark.ArrayType):
         return _each(row_reader(kind.elementType))
     if isinstance(kind, spark.MapType):
-        key, value = _or_identity(row_reader(kind.keyType)), _or_identity(row_reader(kind.valueType))
+        key, value = (
+            _or_identity(row_reader(kind.keyType)),
+            _or_identity(row_reader(kind.valueType)),
+        )
         return lambda pairs: {key(k): value(v) for k, v in pairs}
     if isinstance(kind, spark.StructType):
-        names, readers = kind.names, [_or_identity(row_reader(field.dataType)) for field in kind.fields]
+        names, readers = (
+            kind.names,
+            [_or_identity(row_reader(field.dataType)) for field in kind.fields],
+        )
         make = Row(*names)
-        return lambda struct: make(*(read(struct[name]) for name, read in zip(names, readers, strict=True)))
+        return lambda struct: make(
+            *(read(struct[name]) for name, read in zip(names, readers, strict=True))
+        )
     return None
 
 
@@ -91,17 +103,25 @@ def row_writer(kind: spark.DataType) -> Convert | None:
     if isinstance(kind, spark.ArrayType):
         return _each(row_writer(kind.elementType))
     if isinstance(kind, spark.MapType) and has_type(kind, spark.TimestampType):
-        key, value = _or_identity(row_writer(kind.keyType)), _or_identity(row_writer(kind.valueType))
+        key, value = (
+            _or_identity(row_writer(kind.keyType)),
+            _or_identity(row_writer(kind.valueType)),
+        )
         return lambda items: {key(k): value(v) for k, v in items.items()}
     if isinstance(kind, spark.StructType) and has_type(kind, spark.TimestampType):
-        names, writers = kind.names, [_or_identity(row_writer(field.dataType)) for field in kind.fields]
+        names, writers = (
+            kind.names,
+            [_or_identity(row_writer(field.dataType)) for field in kind.fields],
+        )
         return lambda struct: _write_struct(struct, names, writers)
     return None
 
 
 def _write_struct(struct: Any, names: list[str], writers: list[Convert]) -> object:  # noqa: ANN401
     if isinstance(struct, dict):
-        return struct | {n: write(struct[n]) for n, write in zip(names, writers, strict=True) if n in struct}
+        return struct | {
+            n: write(struct[n]) for n, write in zip(names, writers, strict=True) if n in struct
+        }
     values = struct if isinstance(struct, tuple) else [getattr(struct, name) for name in names]
     return tuple(write(value) for write, value in zip(writers, values, strict=True))
 
@@ -121,7 +141,11 @@ def _each(convert: Convert | None) -> Convert | None:
 
 
 def _or_identity(convert: Convert | None) -> Convert:
-    return (lambda value: value) if convert is None else lambda value: None if value is None else convert(value)
+    return (
+        (lambda value: value)
+        if convert is None
+        else lambda value: None if value is None else convert(value)
+    )
 
 
 # Batches
@@ -164,12 +188,23 @@ class BatchAdapter:
         self.__signature__ = _signature(func)
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in ("first_form", "__signature__")}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("first_form", "__signature__")
+        }
 
     def fingerprint_parts(self) -> Iterable[object]:
         """Returns the dependencies of the values."""
         types = [str(field.type) for field in self._fields]
-        return "pyspark batch", self._func, types, self._returns.json(), self._kind.value, self._zone
+        return (
+            "pyspark batch",
+            self._func,
+            types,
+            self._returns.json(),
+            self._kind.value,
+            self._zone,
+        )
 
     def __call__(self, *arrays: Any) -> object:  # noqa: ANN401 - arrays, or an iterator over arrays
         """Calls the user's function for a batch, or for a stream of batches."""
@@ -191,7 +226,9 @@ class BatchAdapter:
             yield self._write_result(result, lengths.pop(0) if lengths else len(result))
 
     def _read(self, arrays: Iterable[pa.Array[Any]]) -> list[Any]:
-        fields = [field.with_type(array.type) for field, array in zip(self._fields, arrays, strict=True)]
+        fields = [
+            field.with_type(array.type) for field, array in zip(self._fields, arrays, strict=True)
+        ]
         batch = pa.RecordBatch.from_arrays(list(arrays), schema=pa.schema(fields))
         columns = ReadConverter(batch.schema, self._inputs).convert(batch).columns
         if self._kind in (Kind.ARROW, Kind.ARROW_ITER):
@@ -207,7 +244,9 @@ class BatchAdapter:
         import pandas as pd
 
         children = zip(column.flatten(), kind.fields, strict=True)
-        frame = pd.concat([self._to_series(child, field.dataType) for child, field in children], axis=1)
+        frame = pd.concat(
+            [self._to_series(child, field.dataType) for child, field in children], axis=1
+        )
         frame.columns = kind.names
         return frame
 
@@ -215,7 +254,9 @@ class BatchAdapter:
         if isinstance(kind, spark.TimestampType):
             column = pc.local_timestamp(column.cast(pa.timestamp("us", self._zone)))
         is_nested = isinstance(kind, (spark.ArrayType, spark.MapType))
-        series: pd.Series = column.to_pandas(coerce_temporal_nanoseconds=True, integer_object_nulls=is_nested)
+        series: pd.Series = column.to_pandas(
+            coerce_temporal_nanoseconds=True, integer_object_nulls=is_nested
+        )
         return series.map(dict, na_action="ignore") if isinstance(kind, spark.MapType) else series
 
     def _write_result(self, result: Any, rows: int) -> Any:  # noqa: ANN401 - what the user's function returned
@@ -233,8 +274,14 @@ class BatchAdapter:
         names = self._returns.names
         if not any(isinstance(column, str) for column in result.columns):
             result = result.set_axis(names, axis=1)
-        zoned = [field.name for field in self._returns.fields if isinstance(field.dataType, spark.TimestampType)]
-        return result.assign(**{name: _to_instants(result[name], self._zone) for name in zoned if name in result})
+        zoned = [
+            field.name
+            for field in self._returns.fields
+            if isinstance(field.dataType, spark.TimestampType)
+        ]
+        return result.assign(
+            **{name: _to_instants(result[name], self._zone) for name in zoned if name in result}
+        )
 
 
 def _to_instants(series: Any, zone: str) -> object:  # noqa: ANN401 - a series, or a mistake
@@ -253,7 +300,12 @@ def _replace_zone(kind: Any, zone: str) -> Any:  # noqa: ANN401 - its attributes
         return pa.list_(kind.value_field.with_type(_replace_zone(kind.value_type, zone)))
     if pa.types.is_map(kind):
         make: Any = pa.map_  # its stubs take no fields
-        return make(*(field.with_type(_replace_zone(field.type, zone)) for field in (kind.key_field, kind.item_field)))
+        return make(
+            *(
+                field.with_type(_replace_zone(field.type, zone))
+                for field in (kind.key_field, kind.item_field)
+            )
+        )
     return kind
 
 

@@ -99,7 +99,9 @@ def table_function(
     if udf.kind is Kind.CHUNKS:
         spark_function = create(cls=_chunk_handler(udf.dumps()), returnType=schema, useArrow=False)
     else:
-        spark_function = create(cls=_table_handler(udf.dumps(), schema), returnType=None, useArrow=False)
+        spark_function = create(
+            cls=_table_handler(udf.dumps(), schema), returnType=None, useArrow=False
+        )
     if name is not None:
         session.udtf.register(name, spark_function)
     result: UserDefinedTableFunction = spark_function
@@ -132,13 +134,18 @@ class ChunkRows:
         fields: Any = udf.data_type
         self._schema = pa.schema(list(fields))
 
-    def of_row(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[tuple[object, ...]]:
+    def of_row(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Iterator[tuple[object, ...]]:
         """Yields the chunks of a row, as Python values."""
         values = self._bind(args, kwargs)
         if self._udf.on_error.matchers:
             yield from self._run_with_policy(values)
             return
-        arguments = [_convert_argument(values[parameter.name], parameter) for parameter in self._udf.parameters]
+        arguments = [
+            _convert_argument(values[parameter.name], parameter)
+            for parameter in self._udf.parameters
+        ]
         try:
             for piece in self._pieces.of_row(*arguments):
                 yield from _to_tuples(piece)
@@ -153,18 +160,24 @@ class ChunkRows:
         values = dict(zip(names, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
             received = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
-            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}")
+            raise TypeError(
+                f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {received}"
+            )
         return {name: values[name] for name in names}
 
     def _run_with_policy(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
-        columns: list[pa.Array[Any]] = [pa.array([_without_rows(value)]) for value in values.values()]
+        columns: list[pa.Array[Any]] = [
+            pa.array([_without_rows(value)]) for value in values.values()
+        ]
         with tempfile.TemporaryDirectory(prefix="lance-spark-chunks-") as place:
             folder = ChunkFolder(LocalObjects(place), "chunks", "row")
             with UdfRunner(self._udf, chunks=folder) as runner:
                 (result,) = runner.run([pa.RecordBatch.from_arrays(columns, names=list(values))])
             handles: Any = result.values
             reader = ChunkReader(folder, self._schema)
-            for _, _, batch in reader.batches(handles.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES):
+            for _, _, batch in reader.batches(
+                handles.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES
+            ):
                 yield from _to_tuples(batch)
 
 
@@ -231,7 +244,9 @@ def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
             rows_in_memory, self._held = self._held, []
             if rows_in_memory:
                 self._tables.append(
-                    LocalDataToArrowConversion.convert(rows_in_memory, self._schema, use_large_var_types=False)
+                    LocalDataToArrowConversion.convert(
+                        rows_in_memory, self._schema, use_large_var_types=False
+                    )
                 )
 
     return Rows

@@ -79,7 +79,11 @@ def latest_transactions(ref: DatasetRef, most: int) -> list[LatestTransaction]:
     """
     objects = objects_beside(ref)
     folders = [f"{APPS}/{digest}" for digest in objects.list_folders(APPS)[:most]]
-    return [transaction for folder in folders if (transaction := _read_latest(objects, folder)) is not None]
+    return [
+        transaction
+        for folder in folders
+        if (transaction := _read_latest(objects, folder)) is not None
+    ]
 
 
 def _read_latest(objects: LanceObjects, folder: str) -> LatestTransaction | None:
@@ -88,9 +92,15 @@ def _read_latest(objects: LanceObjects, folder: str) -> LatestTransaction | None
         return None
     version = None
     with contextlib.suppress(ValueError):  # without a version, or damaged
-        version = int(load_object(objects.get(f"{folder}/{number:020d}.done") or b"", {"version": int})["version"])
+        version = int(
+            load_object(objects.get(f"{folder}/{number:020d}.done") or b"", {"version": int})[
+                "version"
+            ]
+        )
     digest = folder.rpartition("/")[2]
-    return LatestTransaction(digest=digest, number=number, is_committed=kind == "done", version=version)
+    return LatestTransaction(
+        digest=digest, number=number, is_committed=kind == "done", version=version
+    )
 
 
 def _read_records(objects: LanceObjects, folder: str) -> list[tuple[int, str]]:
@@ -106,7 +116,9 @@ class AppLedger:
     transaction: AppTransaction
 
     @contextlib.contextmanager
-    def record_commit(self, head: lance.LanceDataset | None, job_id: str) -> Iterator[PendingTransaction]:
+    def record_commit(
+        self, head: lance.LanceDataset | None, job_id: str
+    ) -> Iterator[PendingTransaction]:
         """Records the start of a job's commit, and deletes the record if no version was made.
 
         Raises:
@@ -195,7 +207,9 @@ class AppLedger:
             TableUnwritableError: The store refused. The next run finds the commit by its version.
         """
         version = None if result is None else result.version
-        self._put("done", {"version": version, "summary": None if result is None else result.to_json()})
+        self._put(
+            "done", {"version": version, "summary": None if result is None else result.to_json()}
+        )
 
     def finish_repeated(self, error: RepeatedTransactionError) -> None:
         """Records the commit of another process, unless the records have the commit already.
@@ -237,7 +251,9 @@ class AppLedger:
         number = self.transaction.version
         with contextlib.suppress(OSError):  # the error of the commit matters more
             landed_commit = self.read_done()
-            if landed_commit is not None and landed_commit.job_id == job_id:  # found before the commit was taken back
+            if (
+                landed_commit is not None and landed_commit.job_id == job_id
+            ):  # found before the commit was taken back
                 self._delete([(number, "done")])
             if self._is_own(pending):
                 self._delete([(number, "begun")])
@@ -272,7 +288,9 @@ class AppLedger:
             )
         return pending
 
-    def _find_first(self, pending: PendingTransaction, head: lance.LanceDataset) -> CommitResult | None:
+    def _find_first(
+        self, pending: PendingTransaction, head: lance.LanceDataset
+    ) -> CommitResult | None:
         """Returns the first commit of the transaction, and takes later appends back.
 
         A process may have died between a second commit and its way back.
@@ -285,7 +303,9 @@ class AppLedger:
             if isinstance(operation, LanceOperation.Append):
                 landed = head.checkout_version(commit.version)
                 policy = CommitPolicy.of(None)
-                take_back_rows(self.ref, landed, operation.fragments, job_id=commit.job_id, policy=policy)
+                take_back_rows(
+                    self.ref, landed, operation.fragments, job_id=commit.job_id, policy=policy
+                )
         return commits[0] if commits else None
 
     def _rewound_error(self, latest: int) -> StreamRewoundError:
@@ -318,7 +338,9 @@ class AppLedger:
         """Returns the result of the record `done`; None for an empty or damaged record."""
         try:
             values = load_object(self._get("done"), {"version": int, "summary": str})
-            return CommitResult.from_json(values["summary"], uri=self.ref.uri, version=values["version"])
+            return CommitResult.from_json(
+                values["summary"], uri=self.ref.uri, version=values["version"]
+            )
         except ValueError:
             return None
 

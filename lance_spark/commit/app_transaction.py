@@ -61,7 +61,9 @@ class StreamRewoundError(CommitError):
         ```
     """
 
-    def __init__(self, message: str, *, uri: str, app_id: str, batch: int, latest_batch: int) -> None:
+    def __init__(
+        self, message: str, *, uri: str, app_id: str, batch: int, latest_batch: int
+    ) -> None:
         super().__init__(message, uri=uri)
         self.app_id = app_id
         self.batch = batch
@@ -76,7 +78,9 @@ class RepeatedTransactionError(CommitConflictError):
         is_recorded: Whether the earlier result is in the records.
     """
 
-    def __init__(self, message: str, *, uri: str, prior: CommitResult | None, is_recorded: bool = False) -> None:
+    def __init__(
+        self, message: str, *, uri: str, prior: CommitResult | None, is_recorded: bool = False
+    ) -> None:
         super().__init__(message, uri=uri)
         self.prior = prior
         self.is_recorded = is_recorded
@@ -104,8 +108,14 @@ class AppTransaction:
         if app_id is None and version is None:
             return None
         if not isinstance(app_id, str) or not app_id:
-            raise OptionError("txn_app_id", app_id, "the id of the application, together with txn_version")
-        if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < MOST_VERSIONS:
+            raise OptionError(
+                "txn_app_id", app_id, "the id of the application, together with txn_version"
+            )
+        if (
+            isinstance(version, bool)
+            or not isinstance(version, int)
+            or not 0 <= version < MOST_VERSIONS
+        ):
             accepted = "the number of the transaction, 0 or more and less than 2^63, together with txn_app_id"
             raise OptionError("txn_version", version, accepted)
         return AppTransaction(app_id=app_id, version=version)
@@ -118,7 +128,9 @@ class AppTransaction:
             OptionError: An option is missing, or is no id or number.
         """
         names = ("txn_app_id", "txn_version")
-        parsed = WriteOptions.parse({name: text for name, text in options.items() if name.lower() in names})
+        parsed = WriteOptions.parse(
+            {name: text for name, text in options.items() if name.lower() in names}
+        )
         return AppTransaction.of(parsed.txn_app_id, parsed.txn_version)
 
     @property
@@ -187,7 +199,9 @@ class PendingTransaction:
                 uri=uri,
             )
 
-    def find_between(self, landed: lance.LanceDataset, read: int, uri: str) -> tuple[CommitResult | None, int | None]:
+    def find_between(
+        self, landed: lance.LanceDataset, read: int, uri: str
+    ) -> tuple[CommitResult | None, int | None]:
         """Returns the commit of the transaction between two versions, without both, or None.
 
         The second value is the first version between both that was cleaned up, or None.
@@ -196,7 +210,9 @@ class PendingTransaction:
         unknown = next((event.version for event in events if event.operation is None), None)
         return next(iter(self._commits_of(iter(events), uri)), None), unknown
 
-    def repeated(self, prior: CommitResult | None, uri: str, *, is_recorded: bool = False) -> RepeatedTransactionError:
+    def repeated(
+        self, prior: CommitResult | None, uri: str, *, is_recorded: bool = False
+    ) -> RepeatedTransactionError:
         """Returns the error for an earlier commit."""
         version = "" if prior is None else f", version {prior.version}"
         text = f"{self.transaction.text} was committed before. Table: {uri}{version}. Nothing was committed again."
@@ -206,6 +222,9 @@ class PendingTransaction:
         results: dict[str, CommitResult] = {}
         for event in events:
             results.pop(event.properties.get(UNDONE_KEY, ""), None)
-            if self.transaction.names(event.properties) and (summary := summary_of(event, uri)) is not None:
+            if (
+                self.transaction.names(event.properties)
+                and (summary := summary_of(event, uri)) is not None
+            ):
                 results[event.properties[JOB_KEY]] = dataclasses.replace(summary, uri=uri)
         return list(results.values())

@@ -123,7 +123,9 @@ def attempt_commit(
     from lance.dataset import Transaction
 
     stamped = {USER_KEY: this_user(), **properties}
-    transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
+    transaction = Transaction(
+        read_version=read_version, operation=operation, transaction_properties=stamped
+    )
     uri = base if isinstance(base, str) else base.uri
     refuse_moved(uri, storage_options)
     outcome = attempt(

@@ -43,7 +43,9 @@ class CommitNote:
 
     @staticmethod
     def of(
-        message: str | None, properties: Mapping[str, str] | None, transaction: AppTransaction | None = None
+        message: str | None,
+        properties: Mapping[str, str] | None,
+        transaction: AppTransaction | None = None,
     ) -> CommitNote:
         """Validates the message and the properties.
 
@@ -305,7 +307,9 @@ class CommitResult(Displayable):
     """
 
     uri: str
-    operation: Literal["create", "append", "overwrite", "backfill", "refresh", "update", "delete", "merge", "index"]
+    operation: Literal[
+        "create", "append", "overwrite", "backfill", "refresh", "update", "delete", "merge", "index"
+    ]
     job_id: str
     version: int
     read_version: int | None
@@ -329,7 +333,9 @@ class CommitResult(Displayable):
     def text(self) -> str:
         """Summary of the commit, such as `backfill of 1,000 rows in 4 fragments, version 3`."""
         row_counts = join_counts(
-            (self.rows_inserted, "inserted"), (self.rows_updated, "updated"), (self.rows_deleted, "deleted")
+            (self.rows_inserted, "inserted"),
+            (self.rows_updated, "updated"),
+            (self.rows_deleted, "deleted"),
         )
         size = row_counts or f"{counted(self.rows, 'row')} in {counted(self.fragments, 'fragment')}"
         return f"{self.operation} of {size}, version {self.version}"
@@ -356,7 +362,9 @@ class CommitResult(Displayable):
         read = {k: v for k, v in load_object(text, _SUMMARY_KINDS).items() if k in names}
         check_fields(read, dict.fromkeys(read.keys() & _COUNTS, int))
         check_fields(read, dict.fromkeys(read.keys() & _LISTS, list))
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in read.items()
+        }
         return CommitResult(**{**values, "uri": uri, "version": version})
 
 
@@ -369,5 +377,14 @@ _SUMMARY_KINDS: Kinds = {
 }
 _LISTS = frozenset({"columns", "added_columns", "input_columns", "fragments_gone"})
 _COUNTS = frozenset(
-    {"retries", "rows_carried", "rows_nulled", "rows_gone", "new_rows", "rows_inserted", "rows_updated", "rows_deleted"}
+    {
+        "retries",
+        "rows_carried",
+        "rows_nulled",
+        "rows_gone",
+        "new_rows",
+        "rows_inserted",
+        "rows_updated",
+        "rows_deleted",
+    }
 )

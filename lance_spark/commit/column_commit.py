@@ -30,14 +30,26 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.column_plan import ColumnCommitPlanner, ColumnCommitRequest, CommitPlan, Rebaser
+from lance_spark.commit.column_plan import (
+    ColumnCommitPlanner,
+    ColumnCommitRequest,
+    CommitPlan,
+    Rebaser,
+)
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import ids_of
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import targets_in
 from lance_spark.commit.dropped import OpenedVersion, TableDroppedError
-from lance_spark.commit.verify import Stage, file_named, refuse_lost_files, replace_data, same_columns, take_back
+from lance_spark.commit.verify import (
+    Stage,
+    file_named,
+    refuse_lost_files,
+    replace_data,
+    same_columns,
+    take_back,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -124,7 +136,9 @@ def commit_columns(
         policy=policy or CommitPolicy.of(None),
     )
     parts = {part.fragment_id: part for part in change.fragments}
-    planner = ColumnCommitPlanner(request=request, history=history, parts=parts, input_ids=ids_of(change.inputs))
+    planner = ColumnCommitPlanner(
+        request=request, history=history, parts=parts, input_ids=ids_of(change.inputs)
+    )
     commit = _ColumnCommit(request=request, planner=planner)
     result = commit.run(max(change.read_version, history.upto))
     _logger.info(
@@ -143,8 +157,17 @@ def commit_columns(
         )  # fmt: skip
     if commit.first is None:
         return Outcome(result=result)
-    landed = commit.landed if commit.landed is not None and commit.landed.version == result.version else None
-    return Outcome(result=result, conflicts=commit.first.conflicts, files=frozenset(commit.files), landed=landed)
+    landed = (
+        commit.landed
+        if commit.landed is not None and commit.landed.version == result.version
+        else None
+    )
+    return Outcome(
+        result=result,
+        conflicts=commit.first.conflicts,
+        files=frozenset(commit.files),
+        landed=landed,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,7 +217,9 @@ class _ColumnCommit:
                 if not isinstance(error, CommitError):
                     raise
                 raise CommitConflictError(
-                    f"{error} {undo_report}", uri=self.request.snapshot.uri, fragments=getattr(error, "fragments", ())
+                    f"{error} {undo_report}",
+                    uri=self.request.snapshot.uri,
+                    fragments=getattr(error, "fragments", ()),
                 ) from error
             if not self.again:
                 return self.result or result
@@ -225,7 +250,9 @@ class _ColumnCommit:
             # The answer or the check was lost, and the history has the commit: validate as usual.
             unknown = check_landed(lambda: self._land(plan, result, None))
             if unknown is not None:
-                raise _unchecked(request.snapshot.uri, result.version, unknown.error) from unknown.error
+                raise _unchecked(
+                    request.snapshot.uri, result.version, unknown.error
+                ) from unknown.error
         return result
 
     def _stays_after(self, error: BaseException) -> bool:
@@ -243,7 +270,9 @@ class _ColumnCommit:
                 uri=uri,
             )
 
-    def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+    def _run_round(
+        self, dataset: lance.LanceDataset | None, retries: int
+    ) -> CommitResult | Lost | Unknown:
         """Runs one round, as defined by :data:`~lance_spark.commit.commit_loop.Round`."""
         if self.again and self.landed is not None:
             dataset = self.landed  # judge commits up to the landed version, not later commits
@@ -268,16 +297,22 @@ class _ColumnCommit:
     def _send(self, plan: CommitPlan, result: CommitResult) -> CommitResult | Lost | Unknown:
         dataset, numbers, change = plan.head.dataset, sorted(plan.parts), self.request.change
         # A write without remaining values still commits its counts, as a version without changes.
-        reports = self.request.rebaser is not None and self.result is None and bool(change.fragments)
+        reports = (
+            self.request.rebaser is not None and self.result is None and bool(change.fragments)
+        )
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
         entry = self.request.stage.entry(dataset, self.planner.file_columns(plan.head))
-        self.planner.history.note_attempt(dataset, (plan.parts[number].staged.name for number in numbers))
+        self.planner.history.note_attempt(
+            dataset, (plan.parts[number].staged.name for number in numbers)
+        )
         outcome = attempt_commit(
             dataset,
             replace_data(entry, {number: plan.parts[number].staged for number in numbers}),
             read_version=dataset.version,
-            properties=properties_of(result, change.commit_message, change.properties, change.transaction),
+            properties=properties_of(
+                result, change.commit_message, change.properties, change.transaction
+            ),
             storage_options=self.request.snapshot.storage,
         )
         if isinstance(outcome, Landed):
@@ -288,7 +323,9 @@ class _ColumnCommit:
             self.unanswered[result.retries] = plan
         return result if isinstance(outcome, Landed) else outcome
 
-    def _land(self, plan: CommitPlan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
+    def _land(
+        self, plan: CommitPlan, result: CommitResult, landed: lance.LanceDataset | None
+    ) -> CommitResult:
         """Validates a landed commit."""
         refuse_lost_files(
             self.request.snapshot,
@@ -313,7 +350,13 @@ class _ColumnCommit:
         request = self.request
         upto = self.result.version if self.result else request.change.read_version
         undo = _Undo(commit=self, first=first, upto=upto)
-        take_back(request.snapshot, undo.operation, job_id=request.job_id, since=since, policy=request.policy)
+        take_back(
+            request.snapshot,
+            undo.operation,
+            job_id=request.job_id,
+            since=since,
+            policy=request.policy,
+        )
         if not undo.changed_ids:
             return "The commit was taken back."
         return (
@@ -357,7 +400,11 @@ class _Undo:
             if entry is not None and live_ids.intersection(entry.fields):
                 # The file keeps the columns and field ids of the replaced file: names may have
                 # changed.
-                groups.append(LanceOperation.DataReplacementGroup(number, same_columns(entry, self._restore(number))))
+                groups.append(
+                    LanceOperation.DataReplacementGroup(
+                        number, same_columns(entry, self._restore(number))
+                    )
+                )
         return LanceOperation.DataReplacement(groups) if groups else None
 
     def _entry(self, head: Head, fragment: int, part: FragmentColumns) -> DataFile | None:

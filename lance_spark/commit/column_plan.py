@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.attempt import Lost, Unknown, check_landed
-from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, RebasedColumns, StagedColumns
+from lance_spark.commit.changes import (
+    ColumnsToCommit,
+    CommitResult,
+    FragmentColumns,
+    RebasedColumns,
+    StagedColumns,
+)
 from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import field_identities, fragment_identity
@@ -134,11 +140,19 @@ class ColumnCommitPlanner:
         """
         change, uri = self.request.change, self.request.snapshot.uri
         if dataset is None or dataset.version < change.read_version:
-            recreation = "" if dataset is None else f" and recreated since version {change.read_version} was read"
-            raise CommitImpossibleError(f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri)
+            recreation = (
+                ""
+                if dataset is None
+                else f" and recreated since version {change.read_version} was read"
+            )
+            raise CommitImpossibleError(
+                f"The table was deleted{recreation}. Table: {uri}. {change.advice}", uri=uri
+            )
         self.history.look(dataset, change.read_version)
         head = self.last_head = Head.of(dataset)
-        if self.addition is not None and any(column.token == self.addition[1] for column in head.fields):
+        if self.addition is not None and any(
+            column.token == self.addition[1] for column in head.fields
+        ):
             self.token = self.addition[1]  # the answer was lost
         return head
 
@@ -156,7 +170,9 @@ class ColumnCommitPlanner:
         parts = {number: self.parts[number] for number in _numbers_of(Verdict.VALID, judged)}
         if judged and not parts:
             refuse_overwritten(change, head, changes, uri)
-        conflicts = {number: judged[number].reason for number in _numbers_of(Verdict.CONFLICT, judged)}
+        conflicts = {
+            number: judged[number].reason for number in _numbers_of(Verdict.CONFLICT, judged)
+        }
         rebaser = self.request.rebaser
         if rebaser is not None and (conflicts or self._may_have_moved(changes)):
             return self._plan_rebased(rebaser, head, judge, parts)
@@ -168,7 +184,9 @@ class ColumnCommitPlanner:
             rebased={},
             gone=_numbers_of(Verdict.GONE, judged),
             conflicts=conflicts,
-            new_rows=_count_rows(head, head.fragments.keys() - (self.request.snapshot_fragments or self.parts.keys())),
+            new_rows=_count_rows(
+                head, head.fragments.keys() - (self.request.snapshot_fragments or self.parts.keys())
+            ),
         )
 
     def _judge_parts(self, judge: FragmentJudge) -> dict[int, Judgement]:
@@ -180,7 +198,11 @@ class ColumnCommitPlanner:
         return self.landed is not None or any(change.moves for change in changes)
 
     def _plan_rebased(
-        self, rebaser: Rebaser, head: Head, judge: FragmentJudge, valid: Mapping[int, FragmentColumns]
+        self,
+        rebaser: Rebaser,
+        head: Head,
+        judge: FragmentJudge,
+        valid: Mapping[int, FragmentColumns],
     ) -> CommitPlan:
         """Plans a commit whose rows may have moved, or may have changed inputs."""
         coverage = self._coverage()
@@ -188,9 +210,17 @@ class ColumnCommitPlanner:
         if current.open:
             refuse_renamed(self.landed_change(), head, self.request.snapshot.uri)
         valid_parts = {number: valid[number] for number in current.open if number in valid}
-        rebased = self._rebase(rebaser, head, judge, self._moved_ids(head, coverage, current, valid))
-        rebased_parts = {number: result.columns for number, result in rebased.items() if result.columns is not None}
-        uncovered = sum(head.fragments[number].num_rows - result.covered for number, result in rebased.items())
+        rebased = self._rebase(
+            rebaser, head, judge, self._moved_ids(head, coverage, current, valid)
+        )
+        rebased_parts = {
+            number: result.columns
+            for number, result in rebased.items()
+            if result.columns is not None
+        }
+        uncovered = sum(
+            head.fragments[number].num_rows - result.covered for number, result in rebased.items()
+        )
         return CommitPlan(
             head=head,
             parts=valid_parts | rebased_parts,
@@ -207,18 +237,29 @@ class ColumnCommitPlanner:
         # Skip fragments of the snapshot without any moved rows: most fragments of a huge table.
         skipped_ids = coverage.others if lineage.complete and not lineage.replaced else frozenset()
         skipped_ids -= lineage.compacted
-        fragments = [head.fragments[number] for number in head.fragments if number not in skipped_ids]
+        fragments = [
+            head.fragments[number] for number in head.fragments if number not in skipped_ids
+        ]
         current = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
         return replace(current, others=current.others | skipped_ids)
 
     def _moved_ids(
-        self, head: Head, coverage: Coverage, current: Coverage, valid: Mapping[int, FragmentColumns]
+        self,
+        head: Head,
+        coverage: Coverage,
+        current: Coverage,
+        valid: Mapping[int, FragmentColumns],
     ) -> list[int]:
         """Returns the open fragments with rows of invalid fragments."""
-        before = self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
+        before = (
+            self.landed.head.fragments
+            if self.landed
+            else {n: part.fragment for n, part in self.parts.items()}
+        )
         resolved_ids = valid.keys() | (current.covered.keys() - set(current.open))
         has_all_rows = all(
-            number in resolved_ids and head.fragments[number].num_deletions == before[number].num_deletions
+            number in resolved_ids
+            and head.fragments[number].num_deletions == before[number].num_deletions
             for number in coverage.covered
         )
         # If every covered fragment still has all its rows, no covered row is in another fragment,
@@ -233,7 +274,9 @@ class ColumnCommitPlanner:
         results = dict(self.rebased)
         if stale_ids:
             lineage = self.history.lineage(head.dataset, self.request.change.read_version)
-            results.update((result.fragment_id, result) for result in rebaser(head.dataset, lineage, stale_ids))
+            results.update(
+                (result.fragment_id, result) for result in rebaser(head.dataset, lineage, stale_ids)
+            )
         self.rebased = {number: results[number] for number in fragments}
         return self.rebased
 
@@ -248,7 +291,8 @@ class ColumnCommitPlanner:
             return self.request.change
         filled = {column.name: column for column in self.landed.head.fields}
         targets = (
-            filled.get(target.name, target) if target.id < 0 else target for target in self.request.change.targets
+            filled.get(target.name, target) if target.id < 0 else target
+            for target in self.request.change.targets
         )
         return replace(self.request.change, targets=tuple(targets))
 
@@ -256,15 +300,23 @@ class ColumnCommitPlanner:
         """Returns the coverage at the job's last commit, or at its snapshot."""
         landed = self.landed
         if landed is None:
-            version, fragments = self.request.change.read_version, {n: part.fragment for n, part in self.parts.items()}
+            version, fragments = (
+                self.request.change.read_version,
+                {n: part.fragment for n, part in self.parts.items()},
+            )
             other_ids = self.request.snapshot_fragments
         elif landed.coverage is None:
-            version, fragments = landed.head.dataset.version, {n: landed.head.fragments[n] for n in landed.parts}
+            version, fragments = (
+                landed.head.dataset.version,
+                {n: landed.head.fragments[n] for n in landed.parts},
+            )
             other_ids = frozenset(landed.head.fragments)
         else:
             return landed.coverage
         covered = {
-            number: Covered(identity=fragment_identity(fragment, self.input_ids), done=landed is not None)
+            number: Covered(
+                identity=fragment_identity(fragment, self.input_ids), done=landed is not None
+            )
             for number, fragment in fragments.items()
         }
         return Coverage(version=version, covered=covered, others=other_ids - covered.keys())
@@ -272,7 +324,11 @@ class ColumnCommitPlanner:
     def _still_fits(self, head: Head, fragment: int, judge: FragmentJudge) -> bool:
         """Tells whether a rebase to an earlier version still fits, including its row counts."""
         result = self.rebased.get(fragment)
-        if result is None or result.columns is None or judge(result.columns).verdict is not Verdict.VALID:
+        if (
+            result is None
+            or result.columns is None
+            or judge(result.columns).verdict is not Verdict.VALID
+        ):
             return False
         return head.fragments[fragment].num_deletions == result.columns.fragment.num_deletions
 
@@ -292,7 +348,12 @@ class ColumnCommitPlanner:
             return unknown
         request, targets, earlier = self.request, targets_in(head, change), frozenset(self.blanks)
         outcome = fill_gaps(
-            head, sorted(plan.parts), targets, self._blank, request.stage.entry, request.snapshot.storage
+            head,
+            sorted(plan.parts),
+            targets,
+            self._blank,
+            request.stage.entry,
+            request.snapshot.storage,
         )
         if isinstance(outcome, Unknown):
             names = self.blanks - earlier
@@ -302,7 +363,9 @@ class ColumnCommitPlanner:
     def _has_files(self, names: Collection[str]) -> bool:
         """Tells whether the version of the last look names all these files."""
         fragments = () if self.last_head is None else self.last_head.fragments.values()
-        return {path_of(file) for fragment in fragments for file in fragment.files}.issuperset(names)
+        return {path_of(file) for fragment in fragments for file in fragment.files}.issuperset(
+            names
+        )
 
     def _add_columns(
         self, dataset: lance.LanceDataset, columns: Sequence[pa.Field[Any]]
@@ -367,14 +430,18 @@ class ColumnCommitPlanner:
         if names:
             text = str(error).replace("Nothing was committed", "No values were committed")
             stay = ", ".join(map(repr, names))
-            error.args = (f"{text} The new columns {stay} stay, all NULL; the next write fills them.",)
+            error.args = (
+                f"{text} The new columns {stay} stay, all NULL; the next write fills them.",
+            )
 
     def file_columns(self, head: Head) -> list[str]:
         """Returns the present names of the target columns, in the order of the column files."""
         names = {column.id: column.name for column in head.fields}
         return [names.get(target.id, target.name) for target in self.request.change.targets]
 
-    def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
+    def _blank(
+        self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]
+    ) -> StagedColumns:
         staged = self.request.stage.blank(dataset, fragment, names)
         # Record the name before the commit: after a lost answer, the next round meets this file.
         self.blanks.add(staged.name)
@@ -389,7 +456,9 @@ class ColumnCommitPlanner:
         if earlier is not None:
             return self._result_again(plan, retries, earlier)
         change = self.request.change
-        given_rows = sum(part.rows for number, part in self.parts.items() if number not in plan.conflicts)
+        given_rows = sum(
+            part.rows for number, part in self.parts.items() if number not in plan.conflicts
+        )
         kept_ids = [number for number in plan.parts if number not in plan.rebased]
         rows = plan.carried + sum(_kept_rows(plan.parts[number], plan.head) for number in kept_ids)
         return CommitResult(
@@ -419,13 +488,17 @@ class ColumnCommitPlanner:
         return replace(
             earlier,
             rows=earlier.rows - nulled,
-            rows_carried=earlier.rows_carried + plan.carried - sum(rebased.carried for rebased in previous),
+            rows_carried=earlier.rows_carried
+            + plan.carried
+            - sum(rebased.carried for rebased in previous),
             rows_nulled=earlier.rows_nulled + nulled,
             retries=earlier.retries + retries + 1,
         )
 
 
-def _unchecked_columns(uri: str, names: Sequence[str], before: int, error: Exception) -> CommitOutcomeUnknownError:
+def _unchecked_columns(
+    uri: str, names: Sequence[str], before: int, error: Exception
+) -> CommitOutcomeUnknownError:
     return CommitOutcomeUnknownError(
         f"The new columns {', '.join(map(repr, names))} were added as all NULL, and the store failed before the check "
         f"of commits at the same moment: {plain(error.__cause__ or error)}. Table: {uri}, after version {before}. The "

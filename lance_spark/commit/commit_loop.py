@@ -197,7 +197,14 @@ def commit_job(
         "again unless the last commit is of this job."
     )
     return commit_with_retries(
-        ref, noted_round, find, policy, since=since, advice=advice, head=head, refuses_dropped=refuses_dropped
+        ref,
+        noted_round,
+        find,
+        policy,
+        since=since,
+        advice=advice,
+        head=head,
+        refuses_dropped=refuses_dropped,
     )
 
 
@@ -352,12 +359,20 @@ class _CommitLoop(Generic[_T]):
                 return prior_result
             self.since = max(self.since, head.version)
         if self.has_landed:
-            raise _dropped(self.ref) if head is None else _cleaned_up(self.ref, self.unanswered[-1].error)
+            raise (
+                _dropped(self.ref)
+                if head is None
+                else _cleaned_up(self.ref, self.unanswered[-1].error)
+            )
         opened = None if head is None or self.refuses_dropped else OpenedVersion.of(head)
         outcome = self.one_round(head, self.rounds.retries)
         if isinstance(outcome, Unknown):
             self.opened.append(opened)
-        elif opened is not None and not isinstance(outcome, Lost) and (outcome.version or 0) > opened.version:
+        elif (
+            opened is not None
+            and not isinstance(outcome, Lost)
+            and (outcome.version or 0) > opened.version
+        ):
             self._refuse_dropped(opened)
         return outcome
 
@@ -365,9 +380,15 @@ class _CommitLoop(Generic[_T]):
         """Notes a commit of an earlier round as ours, and checks the commit like other commits."""
         if self.unanswered and isinstance(found, CommitResult):  # found by the id of its job
             with contextlib.suppress(OSError, ValueError):  # a cleanup may have deleted the version
-                note_landed(head if found.version == head.version else head.checkout_version(found.version))
+                note_landed(
+                    head if found.version == head.version else head.checkout_version(found.version)
+                )
         # An attempt is sent only after its round did not find the earlier attempts.
-        sent = [opened for opened in self.opened if opened is not None and opened.version < (found.version or 0)]
+        sent = [
+            opened
+            for opened in self.opened
+            if opened is not None and opened.version < (found.version or 0)
+        ]
         if sent:
             try:
                 self._refuse_dropped(sent[-1])
@@ -492,7 +513,10 @@ class Outdated:
 
 
 def evaluate_until_committed(
-    evaluate_and_commit: Callable[[int], _Evaluation | Outdated], policy: CommitPolicy, *, subject: str
+    evaluate_and_commit: Callable[[int], _Evaluation | Outdated],
+    policy: CommitPolicy,
+    *,
+    subject: str,
 ) -> _Evaluation:
     """Evaluates the latest version and commits, again while commits outdate the evaluation.
 
@@ -533,5 +557,10 @@ def properties_of(
     application.
     """
     of_app = () if pending is None else pending.transaction.properties
-    stamped = {**dict(properties), **dict(of_app), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
+    stamped = {
+        **dict(properties),
+        **dict(of_app),
+        JOB_KEY: result.job_id,
+        SUMMARY_KEY: result.to_json(),
+    }
     return stamped if message is None else {**stamped, MESSAGE_KEY: message}

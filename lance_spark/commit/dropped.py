@@ -131,7 +131,10 @@ def _refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
         return
     while latest is not None:
         _take_back(ref, latest, opened, objects)
-        version, latest = latest.version, _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced)
+        version, latest = (
+            latest.version,
+            _latest_of_deleted(ref, opened, objects, is_replaced=is_replaced),
+        )
         if latest is not None and latest.version >= version:
             raise _unknown(ref, latest.version, "and the new version is still there")
     remaining = _open_latest(ref)
@@ -144,7 +147,9 @@ def _refuse_dropped(ref: DatasetRef, opened: OpenedVersion) -> None:
     )
 
 
-def _take_back(ref: DatasetRef, latest: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects) -> None:
+def _take_back(
+    ref: DatasetRef, latest: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects
+) -> None:
     """Deletes the latest version if this thread committed it.
 
     Raises:
@@ -181,11 +186,18 @@ def _latest_of_deleted(
     """
     latest = _open_latest(ref)
     while latest is not None and latest.version > opened.version:
-        are_there = [] if is_replaced and _is_ours(latest, opened) else _look_for_files(latest, opened, objects)
+        are_there = (
+            []
+            if is_replaced and _is_ours(latest, opened)
+            else _look_for_files(latest, opened, objects)
+        )
         if all(are_there) and not (is_replaced and _is_ours(latest, opened)):
             return None
         again = _open_latest(ref)
-        if again is not None and (again.version, incarnation_of(again)) == (latest.version, incarnation_of(latest)):
+        if again is not None and (again.version, incarnation_of(again)) == (
+            latest.version,
+            incarnation_of(latest),
+        ):
             if any(are_there):
                 raise _unknown(ref, latest.version, "and some of its files are there yet")
             return latest
@@ -203,14 +215,18 @@ def _open_latest(ref: DatasetRef) -> lance.LanceDataset | None:
 def _incarnation_at(ref: DatasetRef, version: int) -> str | None:
     """Returns the identity of a version, or None without the version."""
     # The session has the manifest, and the store tells whether the manifest is the same.
-    at_version = DatasetRef(uri=ref.uri, version=version, branch=ref.branch, storage_options=ref.storage_options)
+    at_version = DatasetRef(
+        uri=ref.uri, version=version, branch=ref.branch, storage_options=ref.storage_options
+    )
     try:
         return incarnation_of(at_version.open())
     except (VersionNotFoundError, TableNotFoundError):
         return None
 
 
-def _look_for_files(dataset: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects) -> list[bool]:
+def _look_for_files(
+    dataset: lance.LanceDataset, opened: OpenedVersion, objects: LanceObjects
+) -> list[bool]:
     """Tells of some files of a version whether they exist, the files of earlier versions first.
 
     A cleanup keeps all files of the latest version.
@@ -219,7 +235,12 @@ def _look_for_files(dataset: lance.LanceDataset, opened: OpenedVersion, objects:
     # A column commit adds files to earlier fragments: only the first file is old. Only files in the
     # table's own folder, not in the folder of a clone's source.
     earlier, new = (
-        [path_of(file) for handle in some for file in handle.metadata.files[:1] if file.base_id is None]
+        [
+            path_of(file)
+            for handle in some
+            for file in handle.metadata.files[:1]
+            if file.base_id is None
+        ]
         for some in (handles[: opened.fragments][:_SOME], handles[opened.fragments :][:_SOME])
     )
     return [objects.contains(f"data/{path}") for path in earlier or new]
@@ -229,7 +250,10 @@ def _delete_version(objects: LanceObjects, version: int, opened: int) -> None:
     """Deletes the manifest of a version and the transactions on top of the opened version."""
     names = objects.list_names(_VERSIONS)
     # The hint names the latest version.
-    for name in [*(name for name in names if _version_of(name) == version), *names.intersection([_HINT])]:
+    for name in [
+        *(name for name in names if _version_of(name) == version),
+        *names.intersection([_HINT]),
+    ]:
         objects.delete(f"{_VERSIONS}/{name}")
     if not any(0 < _version_of(name) <= opened for name in names):
         # Otherwise, the transactions may belong to a table that was created again.

@@ -67,7 +67,9 @@ def change_schema(
         # Every attempt lands above the version of its round, so each search begins at the end of
         # the previous search.
         events = () if is_first_look else events_between(dataset, after, dataset.version)
-        versions = [event.version for event in events if event.properties.get(CHANGE_KEY) == change_id]
+        versions = [
+            event.version for event in events if event.properties.get(CHANGE_KEY) == change_id
+        ]
         is_there = bool(versions)
         if dataset.version in versions:
             note_landed(dataset)
@@ -77,7 +79,9 @@ def change_schema(
             unchecked.refuse_undone(dataset)
         return dataset
 
-    def one_round(dataset: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
+    def one_round(
+        dataset: lance.LanceDataset | None, _retries: int
+    ) -> lance.LanceDataset | Lost | Unknown:
         nonlocal is_first_look, unanswered, unchecked
         if dataset is None:
             raise TableNotFoundError(ref.uri)
@@ -95,8 +99,12 @@ def change_schema(
             unanswered, unchecked = True, unchecked or basis
         return outcome
 
-    advice = "Open the table when the store answers again, and repeat the change if the table lacks it."
-    return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, head=head)
+    advice = (
+        "Open the table when the store answers again, and repeat the change if the table lacks it."
+    )
+    return commit_with_retries(
+        ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, head=head
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,11 @@ def _attempt(
             note_landed(outcome.dataset)
         return outcome
     return attempt_commit(
-        head, operation, read_version=head.version, properties=properties, storage_options=ref.storage
+        head,
+        operation,
+        read_version=head.version,
+        properties=properties,
+        storage_options=ref.storage,
     )
 
 
@@ -161,35 +173,49 @@ def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> 
     """
     import lance
 
-    def one_round(head: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
+    def one_round(
+        head: lance.LanceDataset | None, _retries: int
+    ) -> lance.LanceDataset | Lost | Unknown:
         if head is not None:
             return head
         operation = lance.LanceOperation.Overwrite(schema, [])
-        outcome = attempt_commit(ref.uri, operation, read_version=0, properties={}, storage_options=ref.storage)
+        outcome = attempt_commit(
+            ref.uri, operation, read_version=0, properties={}, storage_options=ref.storage
+        )
         return outcome.dataset if isinstance(outcome, Landed) else outcome
 
-    return commit_with_retries(ref, one_round, lambda *_: None, policy, since=0, advice="Try again.")
+    return commit_with_retries(
+        ref, one_round, lambda *_: None, policy, since=0, advice="Try again."
+    )
 
 
-def drop_operation(head: lance.LanceDataset, columns: Sequence[str]) -> LanceOperation.BaseOperation:
+def drop_operation(
+    head: lance.LanceDataset, columns: Sequence[str]
+) -> LanceOperation.BaseOperation:
     """Returns the operation to drop columns of a version."""
     from lance import LanceOperation
 
-    return LanceOperation.Project(without_fields(head.lance_schema, columns), preserves_nullability=True)
+    return LanceOperation.Project(
+        without_fields(head.lance_schema, columns), preserves_nullability=True
+    )
 
 
 def set_config(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation:
     """Returns the operation to set keys of a table's configuration; None removes a key."""
     from lance import LanceOperation
 
-    return LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(dict(values), replace=False))
+    return LanceOperation.UpdateConfig(
+        config_updates=LanceOperation.UpdateMap(dict(values), replace=False)
+    )
 
 
 def set_schema_metadata(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation:
     """Returns the operation to set keys of the schema's metadata; None removes a key."""
     from lance import LanceOperation
 
-    return LanceOperation.UpdateConfig(schema_metadata_updates=LanceOperation.UpdateMap(dict(values), replace=False))
+    return LanceOperation.UpdateConfig(
+        schema_metadata_updates=LanceOperation.UpdateMap(dict(values), replace=False)
+    )
 
 
 def set_field_metadata(
@@ -210,6 +236,8 @@ def set_field_metadata(
     for path, metadata in values.items():
         field = head.lance_schema.field(path)
         if field is None:
-            raise ColumnNotFoundError(path, head.uri, hint=f"the columns are {', '.join(head.schema.names)}")
+            raise ColumnNotFoundError(
+                path, head.uri, hint=f"the columns are {', '.join(head.schema.names)}"
+            )
         updates[field.id()] = LanceOperation.UpdateMap(dict(metadata), replace=False)
     return LanceOperation.UpdateConfig(field_metadata_updates=updates)

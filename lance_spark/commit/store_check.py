@@ -140,7 +140,9 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
     from lance import LanceOperation
 
     operation = LanceOperation.Overwrite(pa.schema([("probe", pa.int64())]), [])
-    creation = attempt_commit(probe, operation, read_version=0, properties={}, storage_options=storage)
+    creation = attempt_commit(
+        probe, operation, read_version=0, properties={}, storage_options=storage
+    )
     if not isinstance(creation, Landed):
         raise _unknown(probe, creation.error)
     try:
@@ -193,7 +195,9 @@ def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
     An extra probe costs less than a wrong answer.
     """
     parts = urlsplit(uri)
-    options = {key.lower(): value for key, value in without_secrets(lasting_options(storage)).items()}
+    options = {
+        key.lower(): value for key, value in without_secrets(lasting_options(storage)).items()
+    }
     return (parts.scheme, parts.netloc, *sorted(options.items()))
 
 

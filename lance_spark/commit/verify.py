@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job
-from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, data_paths, events_between, fresh_events
+from lance_spark.commit.conflicts.history import (
+    UNDONE_KEY,
+    Change,
+    data_paths,
+    events_between,
+    fresh_events,
+)
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.dropped import OpenedVersion, note_landed, refuse_dropped
@@ -34,10 +40,14 @@ if TYPE_CHECKING:
 class Stage(Protocol):
     """Stages column files without new values for any row."""
 
-    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+    def restore(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]
+    ) -> StagedColumns:
         """Stages the values of columns in a version's fragment, to undo a commit."""
 
-    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+    def blank(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]
+    ) -> StagedColumns:
         """Stages NULLs for the target columns without a file in a version's fragment."""
 
     def missing(self, names: Sequence[str]) -> Collection[str]:
@@ -47,12 +57,17 @@ class Stage(Protocol):
         """Returns the entry of a file with columns of a version, in the order of the file."""
 
 
-def replace_data(like: DataFile, staged: Mapping[int, StagedColumns]) -> LanceOperation.DataReplacement:
+def replace_data(
+    like: DataFile, staged: Mapping[int, StagedColumns]
+) -> LanceOperation.DataReplacement:
     """Returns the operation to put a column file with the columns of `like` into each fragment."""
     from lance import LanceOperation
 
     return LanceOperation.DataReplacement(
-        [LanceOperation.DataReplacementGroup(number, same_columns(like, file)) for number, file in staged.items()]
+        [
+            LanceOperation.DataReplacementGroup(number, same_columns(like, file))
+            for number, file in staged.items()
+        ]
     )
 
 
@@ -61,7 +76,9 @@ def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
     from lance.fragment import DataFile
 
     version = like.file_major_version, like.file_minor_version
-    return DataFile(staged.name, list(like.fields), list(like.column_indices), *version, staged.size_bytes)
+    return DataFile(
+        staged.name, list(like.fields), list(like.column_indices), *version, staged.size_bytes
+    )
 
 
 def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
@@ -69,7 +86,9 @@ def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
     return next((file for file in fragment.files if file.path == name), None)
 
 
-def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str) -> Lost | Unknown | None:
+def add_null_columns(
+    head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str
+) -> Lost | Unknown | None:
     """Adds columns as all NULL, with a token in their metadata. Returns None on success.
 
     The caller checks the commits before the addition by :func:`refuse_undone`.
@@ -123,7 +142,9 @@ def refuse_undone(dataset: lance.LanceDataset, before: int, token: str) -> None:
             return  # the addition
 
 
-def undone_commits(dataset: lance.LanceDataset, before: int, unknown: int) -> CommitOutcomeUnknownError:
+def undone_commits(
+    dataset: lance.LanceDataset, before: int, unknown: int
+) -> CommitOutcomeUnknownError:
     """Returns the error of new columns in place of commits without a transaction.
 
     The columns were added to the version `before`, and `unknown` is the first version without a
@@ -156,7 +177,9 @@ def fill_gaps(
         base = dataset or head.dataset
         outcome = attempt_commit(
             base,
-            replace_data(entry(base, names), {number: blank(base, number, names) for number in numbers}),
+            replace_data(
+                entry(base, names), {number: blank(base, number, names) for number in numbers}
+            ),
             read_version=base.version,
             properties={},
             storage_options=storage,
@@ -167,7 +190,9 @@ def fill_gaps(
     return dataset
 
 
-def _gaps(head: Head, fragments: Sequence[int], targets: Sequence[FieldIdentity]) -> dict[tuple[str, ...], list[int]]:
+def _gaps(
+    head: Head, fragments: Sequence[int], targets: Sequence[FieldIdentity]
+) -> dict[tuple[str, ...], list[int]]:
     """Returns the incomplete fragments by their columns without files."""
     gaps: dict[tuple[str, ...], list[int]] = {}
     for fragment in fragments:
@@ -218,7 +243,11 @@ def refuse_lost_files(
             "Write the table again.",
             uri=snapshot.uri,
         ) from error
-    lost = [number for number, part in parts.items() if _names_missing_file(latest, number, part, missing_names)]
+    lost = [
+        number
+        for number, part in parts.items()
+        if _names_missing_file(latest, number, part, missing_names)
+    ]
     if not lost:
         return
     numbers = f"{', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}"
@@ -234,11 +263,15 @@ def refuse_lost_files(
 def _name_older_file(head: Head, parts: Mapping[int, FragmentColumns]) -> str | None:
     """Returns the name of a file that the table had before the commit, or None."""
     # Only files in the table's own folder, not in the folder of a clone's source.
-    files = (file for number in parts for file in head.fragments[number].files if file.base_id is None)
+    files = (
+        file for number in parts for file in head.fragments[number].files if file.base_id is None
+    )
     return next(map(path_of, files), None)
 
 
-def _names_missing_file(latest: Head, number: int, part: FragmentColumns, missing_names: Collection[str]) -> bool:
+def _names_missing_file(
+    latest: Head, number: int, part: FragmentColumns, missing_names: Collection[str]
+) -> bool:
     """Tells whether a fragment of the latest version names a committed file that is missing."""
     if part.staged.name not in missing_names or number not in latest.fragments:
         return False
@@ -262,7 +295,13 @@ def take_back(
         CommitOutcomeUnknownError: The commit could not be undone.
     """
     null_result = CommitResult(
-        uri=ref.uri, operation="backfill", job_id=job_id, version=0, read_version=None, rows=0, fragments=0
+        uri=ref.uri,
+        operation="backfill",
+        job_id=job_id,
+        version=0,
+        read_version=None,
+        rows=0,
+        fragments=0,
     )
 
     def one_round(head: lance.LanceDataset | None, _retries: int) -> CommitResult | Lost | Unknown:
@@ -270,7 +309,11 @@ def take_back(
         if head is None or operation is None:
             return null_result
         outcome = attempt_commit(
-            head, operation, read_version=head.version, properties={UNDONE_KEY: job_id}, storage_options=ref.storage
+            head,
+            operation,
+            read_version=head.version,
+            properties={UNDONE_KEY: job_id},
+            storage_options=ref.storage,
         )
         return (
             dataclasses.replace(null_result, version=outcome.dataset.version)
@@ -307,12 +350,20 @@ def take_back_rows(
     paths = frozenset(data_paths(fragments))
 
     def numbers(dataset: lance.LanceDataset) -> list[int]:
-        return [f.fragment_id for f in dataset.get_fragments() if not paths.isdisjoint(data_paths([f.metadata]))]
+        return [
+            f.fragment_id
+            for f in dataset.get_fragments()
+            if not paths.isdisjoint(data_paths([f.metadata]))
+        ]
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         ids, predicate = numbers(head), "rows of a commit that is undone"
         return (
-            LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=predicate) if ids else None
+            LanceOperation.Delete(
+                updated_fragments=[], deleted_fragment_ids=ids, predicate=predicate
+            )
+            if ids
+            else None
         )
 
     take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)

@@ -64,7 +64,9 @@ def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> Non
     check_filter(dataset, where, uri, "descriptor")
 
 
-def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri: str) -> pa.RecordBatch | None:
+def check_assignments(
+    dataset: lance.LanceDataset, assignments: Assignments, uri: str
+) -> pa.RecordBatch | None:
     """Validates an update for a version, and returns a row of the values; None without values.
 
     Raises:
@@ -81,11 +83,16 @@ def check_assignments(dataset: lance.LanceDataset, assignments: Assignments, uri
     for name, text in assignments.expressions.items():
         _refuse_expression(schema.field(name), text, uri)
     for planned in _plan_expressions(dataset, assignments.expressions):
-        _refuse_other_type(planned, schema.field(planned.name).type, assignments.expressions[planned.name])
+        _refuse_other_type(
+            planned, schema.field(planned.name).type, assignments.expressions[planned.name]
+        )
     if not assignments.values:
         return None
     fields = [row_field(schema.field(name)) for name in assignments.values]
-    arrays = [_constant(field, value) for field, value in zip(fields, assignments.values.values(), strict=True)]
+    arrays = [
+        _constant(field, value)
+        for field, value in zip(fields, assignments.values.values(), strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -93,7 +100,9 @@ def _refuse_expression(field: pa.Field[Any], text: str, uri: str) -> None:
     """Refuses a column that no expression can set."""
     name = field.name
     if not isinstance(text, str) or not text.strip():
-        raise OptionError(f"values_sql[{name!r}]", text, "an expression in Lance SQL, such as price * 2")
+        raise OptionError(
+            f"values_sql[{name!r}]", text, "an expression in Lance SQL, such as price * 2"
+        )
     if is_blob(field) or is_logical_blob(row_field(field)):
         raise UnsupportedOperationError(
             f"An expression in Lance SQL cannot make the blobs of column {name!r}. Table: {uri}. Nothing was changed. "
@@ -106,7 +115,9 @@ def _refuse_expression(field: pa.Field[Any], text: str, uri: str) -> None:
         )
 
 
-def _plan_expressions(dataset: lance.LanceDataset, expressions: Mapping[str, str]) -> list[pa.Field[Any]]:
+def _plan_expressions(
+    dataset: lance.LanceDataset, expressions: Mapping[str, str]
+) -> list[pa.Field[Any]]:
     """Returns the planned columns of expressions, by a single scan if all are valid."""
     try:
         return _plan_columns(dataset, expressions)
@@ -117,16 +128,22 @@ def _plan_expressions(dataset: lance.LanceDataset, expressions: Mapping[str, str
             planned += _plan_columns(dataset, {name: text})
         except _PLAN_ERRORS as error:
             raise OptionError(
-                f"values_sql[{name!r}]", text, f"an expression in Lance SQL over the table's columns ({plain(error)})"
+                f"values_sql[{name!r}]",
+                text,
+                f"an expression in Lance SQL over the table's columns ({plain(error)})",
             ) from error
     return planned
 
 
-def _plan_columns(dataset: lance.LanceDataset, expressions: Mapping[str, str]) -> list[pa.Field[Any]]:
+def _plan_columns(
+    dataset: lance.LanceDataset, expressions: Mapping[str, str]
+) -> list[pa.Field[Any]]:
     if not expressions:
         return []
     with panics_as_errors():
-        schema = dataset.scanner(columns=dict(expressions), limit=0, with_row_id=True).to_table().schema
+        schema = (
+            dataset.scanner(columns=dict(expressions), limit=0, with_row_id=True).to_table().schema
+        )
     return [schema.field(name) for name in expressions]
 
 
@@ -144,11 +161,17 @@ def _refuse_other_type(planned: pa.Field[Any], kind: pa.DataType, text: str) -> 
 def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:
     hint = "nothing was changed; give a value of the column's type"
     if value is None and not field.nullable:
-        raise ValueConversionError(field.name, None, "NULL for a column that may not hold it", hint=hint)
+        raise ValueConversionError(
+            field.name, None, "NULL for a column that may not hold it", hint=hint
+        )
     plain = python_field(field)
     try:
-        batch = pa.RecordBatch.from_arrays([python_array(plain, [value])], schema=pa.schema([plain]))
-        constant: pa.Array[Any] = WriteConverter(batch.schema, pa.schema([field])).convert(batch).column(0)
+        batch = pa.RecordBatch.from_arrays(
+            [python_array(plain, [value])], schema=pa.schema([plain])
+        )
+        constant: pa.Array[Any] = (
+            WriteConverter(batch.schema, pa.schema([field])).convert(batch).column(0)
+        )
     except ValueConversionError as error:
         raise ValueConversionError(error.column, None, error.reason, hint=hint) from error
     return constant

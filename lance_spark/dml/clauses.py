@@ -96,7 +96,9 @@ class MergeInsertBuilder:
         Args:
             where: Further condition, in Spark SQL over `source` and `target`.
         """
-        return self._with(replace(self._clauses, updates=True, update_where=_check_condition(where)))
+        return self._with(
+            replace(self._clauses, updates=True, update_where=_check_condition(where))
+        )
 
     def when_not_matched_insert_all(self) -> MergeInsertBuilder:
         """Adds the source's rows without a match in the table."""
@@ -108,7 +110,9 @@ class MergeInsertBuilder:
         Args:
             where: Further condition, in Spark SQL over the table; `target.price` is `price`.
         """
-        return self._with(replace(self._clauses, deletes=True, delete_where=_check_condition(where)))
+        return self._with(
+            replace(self._clauses, deletes=True, delete_where=_check_condition(where))
+        )
 
     def execute(
         self,
@@ -158,7 +162,9 @@ class MergeInsertBuilder:
             raise OptionError("merge_insert", None, accepted)
         transaction = AppTransaction.of(txn_app_id, txn_version)
         source = MergeInput(data=data, on_bad_vectors=on_bad_vectors, fill_value=fill_value)
-        return self._execute(self._clauses, source, CommitNote.of(commit_message, properties, transaction), timeout)
+        return self._execute(
+            self._clauses, source, CommitNote.of(commit_message, properties, transaction), timeout
+        )
 
     def _with(self, clauses: MergeClauses) -> MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class ColumnFiles:
     """Writes the column files of fragments in sequence. Belongs to a task."""
 
-    def __init__(self, staging: Staging, rows: SnapshotRows, targets: Targets, result: RowEditResult) -> None:
+    def __init__(
+        self, staging: Staging, rows: SnapshotRows, targets: Targets, result: RowEditResult
+    ) -> None:
         self._staging = staging
         self._rows = rows
         self._targets = targets
@@ -39,7 +41,9 @@ class ColumnFiles:
             self.close()
             self._current = fragment
             self._attempt = self._attempt or self._staging.begin_attempt()
-            self._file = ColumnFile(self._attempt, self._rows, self._rows.existing_fragment(fragment), self._targets)
+            self._file = ColumnFile(
+                self._attempt, self._rows, self._rows.existing_fragment(fragment), self._targets
+            )
         assert self._file is not None
         self._file.append(offsets, values)
 

@@ -23,7 +23,14 @@ from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.strategy import UpdateStrategy
 from lance_spark.errors import ValueConversionError
 from lance_spark.rows.matching_rows import matching_addresses, matching_rows
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import (
+    ROW_ADDRESS,
+    ROW_ID,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    runs_of,
+)
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.data_file import FragmentSink
@@ -88,7 +95,12 @@ class Edit:
             result.counts = self._count(rows, handles)
             handles = [rows.existing_fragment(number) for number in result.counts]
             if handles:
-                self._apply(self._choose_strategy(rows.dataset, handles, result.counts), rows, handles, result)
+                self._apply(
+                    self._choose_strategy(rows.dataset, handles, result.counts),
+                    rows,
+                    handles,
+                    result,
+                )
         else:
             self._apply(task, rows, handles, result)
         return result
@@ -98,7 +110,10 @@ class Edit:
         return {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
 
     def _choose_strategy(
-        self, dataset: lance.LanceDataset, handles: Sequence[LanceFragment], counts: Mapping[int, int]
+        self,
+        dataset: lance.LanceDataset,
+        handles: Sequence[LanceFragment],
+        counts: Mapping[int, int],
     ) -> UpdateStrategy:
         assert self.spec.targets is not None
         physical = {handle.fragment_id: handle.metadata.physical_rows for handle in handles}
@@ -106,7 +121,11 @@ class Edit:
         return strategy.choose_strategy(self.spec.table, dataset, columns, counts, physical)
 
     def _apply(
-        self, chosen: UpdateStrategy, rows: SnapshotRows, handles: Sequence[LanceFragment], result: RowEditResult
+        self,
+        chosen: UpdateStrategy,
+        rows: SnapshotRows,
+        handles: Sequence[LanceFragment],
+        result: RowEditResult,
     ) -> None:
         """Applies a strategy to the matching rows of fragments."""
         match chosen:
@@ -125,7 +144,9 @@ def _matching(
     """Yields the matching rows by fragment. One scan serves all, and queries an index once."""
     parts = (
         (number, offsets_of(addresses[start:end]))
-        for addresses in matching_addresses(rows.dataset, fragments, spec.where, spec.mask, use_index=spec.mask is None)
+        for addresses in matching_addresses(
+            rows.dataset, fragments, spec.where, spec.mask, use_index=spec.mask is None
+        )
         for number, start, end in runs_of(fragments_of(addresses))
     )
     for number, group in itertools.groupby(parts, key=itemgetter(0)):
@@ -210,10 +231,16 @@ class _Moves:
 
 def add_moved(result: RowEditResult, sink: FragmentSink, ids: list[np.ndarray] | None) -> None:
     """Adds the fragments of a sink, with the ids of their rows."""
-    all_ids: Any = None if ids is None else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
+    all_ids: Any = (
+        None
+        if ids is None
+        else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
+    )
     at = 0
     for fragment in sink.finish():
-        result.add_fragment(fragment, None if all_ids is None else all_ids.slice(at, fragment.physical_rows))
+        result.add_fragment(
+            fragment, None if all_ids is None else all_ids.slice(at, fragment.physical_rows)
+        )
         at += fragment.physical_rows
 
 
@@ -221,18 +248,24 @@ def _scan(
     spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment], columns: dict[str, str]
 ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
     """Yields the matching rows: fragment, offsets, and expressions with address and id."""
-    batches = matching_rows(rows.dataset, fragments, spec.where, columns, spec.mask, use_index=spec.mask is None)
+    batches = matching_rows(
+        rows.dataset, fragments, spec.where, columns, spec.mask, use_index=spec.mask is None
+    )
     for batch in batches:
         addresses = batch.column(ROW_ADDRESS).to_numpy()
         for number, start, end in runs_of(fragments_of(addresses)):
             yield number, offsets_of(addresses[start:end]), batch.slice(start, end - start)
 
 
-def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:
+def _values(
+    spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int
+) -> pa.RecordBatch:
     """Returns rows with the columns of a schema, from constants and scanned columns."""
     arrays: list[Any] = []
     constants = (
-        {} if spec.constants is None else dict(zip(spec.constants.schema.names, spec.constants.columns, strict=True))
+        {}
+        if spec.constants is None
+        else dict(zip(spec.constants.schema.names, spec.constants.columns, strict=True))
     )
     for target_field in schema:
         if target_field.name in constants:
@@ -252,7 +285,9 @@ def _as(values: pa.Array[Any], target_field: pa.Field[Any], fragment: int) -> pa
             raise ValueConversionError(target_field.name, None, f"{error}", hint=hint) from error
     if values.null_count and not target_field.nullable:
         at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
-        raise ValueConversionError(target_field.name, at, "NULL in a column that may not hold it", hint=hint)
+        raise ValueConversionError(
+            target_field.name, at, "NULL in a column that may not hold it", hint=hint
+        )
     return values
 
 
@@ -265,7 +300,9 @@ def _cast(values: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     if can_become(values.type, kind):
         return cast(values, kind)
     converted: Any = values.cast(kind)
-    if not (_is_text(values.type) or _is_text(kind)) and not converted.cast(values.type).equals(values):
+    if not (_is_text(values.type) or _is_text(kind)) and not converted.cast(values.type).equals(
+        values
+    ):
         raise pa.ArrowInvalid(f"{values.type} does not become {kind} without a loss")
     return cast(converted, kind)
 

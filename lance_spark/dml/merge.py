@@ -75,10 +75,14 @@ class Merge:
         dataset = self._ref.open()
         for name in clauses.on:
             if name not in dataset.schema.names:
-                raise ColumnNotFoundError(name, ref.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+                raise ColumnNotFoundError(
+                    name, ref.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+                )
         self._source = MergeSource(spark, data, dataset.schema)
         self._check(dataset)
-        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(family or ""))
+        self._staging = Staging(
+            uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(family or "")
+        )
         tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: merge into {table_name}")
         self._jobs = SparkJobs(self._source.spark, tag, answers_errors=True)
 
@@ -88,7 +92,9 @@ class Merge:
 
     def _check(self, dataset: lance.LanceDataset) -> None:
         """Validates the source's columns against the table's columns."""
-        self._source.check(pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on)
+        self._source.check(
+            pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on
+        )
         absent = [field for field in dataset.schema if field.name not in self._source.names]
         if self._clauses.inserts:
             self._refuse_required([field.name for field in absent if not field.nullable])
@@ -131,7 +137,9 @@ class Merge:
             return self._jobs.results([small], RowEditResult)
         actions, value_schema = self._actions(ref, dataset)
         apply = self._apply(ref, dataset, value_schema)
-        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS), RowEditResult)
+        return self._jobs.answers(
+            lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS), RowEditResult
+        )
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
         return Apply(
@@ -148,9 +156,14 @@ class Merge:
         if keys is None or clauses.update_where is not None:
             return None
         where = self._condition_on(keys)
-        metadata_by_number = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        metadata_by_number = {
+            fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()
+        }
         matches = known_matches(ref, where, metadata_by_number)
-        physical = {number: metadata_by_number[number].physical_rows for number in (*matches.matched, *matches.unknown)}
+        physical = {
+            number: metadata_by_number[number].physical_rows
+            for number in (*matches.matched, *matches.unknown)
+        }
         work = dict(work_of(ref, dataset, clauses.on, physical))
         fragments = sorted(work)
         if matches.unknown and sum(work.values()) > TASK_BYTES:
@@ -176,37 +189,66 @@ class Merge:
         self, ref: DatasetRef, dataset: lance.LanceDataset, where: str, work: Mapping[int, int]
     ) -> list[int]:
         """Returns the fragments with a matching row. Tasks scan the keys."""
-        spec = EditSpec(table=ref, staging=self._staging, where=where, stable=dataset.has_stable_row_ids)
+        spec = EditSpec(
+            table=ref, staging=self._staging, where=where, stable=dataset.has_stable_row_ids
+        )
         fragments = sorted(work.items())
         packs = pack_fragments(fragments, task_bytes(self._source.spark, fragments))
-        counts = self._jobs.results([Edit(spec=spec, task="count", fragments=pack) for pack in packs], RowEditResult)
+        counts = self._jobs.results(
+            [Edit(spec=spec, task="count", fragments=pack) for pack in packs], RowEditResult
+        )
         return sorted(number for result in counts for number in result.counts)
 
     def _listed_keys(self) -> list[str] | None:
         """Returns the keys as literals of Lance SQL; None for many keys."""
         clauses = self._clauses
-        return None if clauses.deletes or len(clauses.on) > 1 else self._source.list_values(clauses.on[0])
+        return (
+            None
+            if clauses.deletes or len(clauses.on) > 1
+            else self._source.list_values(clauses.on[0])
+        )
 
     def _condition_on(self, keys: Sequence[str]) -> str:
         """Returns a condition in Lance SQL for all matching rows."""
-        return f"{quote_identifier(self._clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        return (
+            f"{quote_identifier(self._clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        )
 
-    def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
+    def _actions(
+        self, ref: DatasetRef, dataset: lance.LanceDataset
+    ) -> tuple[DataFrame, StructType]:
         """Returns rows with actions, by fragment, and Spark's schema of the values."""
         clauses = self._clauses
-        source = self._source.frame(ref, self._staging).withColumn(_SOURCE_MARK, sf.lit(True)).alias("source")
-        how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
+        source = (
+            self._source.frame(ref, self._staging)
+            .withColumn(_SOURCE_MARK, sf.lit(True))
+            .alias("source")
+        )
+        how = {
+            (True, True): "full",
+            (True, False): "left",
+            (False, True): "right",
+            (False, False): "inner",
+        }
         names = [name for name in source.columns if name != _SOURCE_MARK]
         values = [sf.col(f"source.{quote_identifier(name)}").alias(name) for name in names]
         try:
             target = self._mark_deletions(self._target_rows(ref, dataset).alias("target"))
-            joined = source.join(target, _same_keys(clauses.on), how[clauses.inserts, clauses.deletes])
-            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), _action_of(clauses).alias(ACTION), *values)
+            joined = source.join(
+                target, _same_keys(clauses.on), how[clauses.inserts, clauses.deletes]
+            )
+            rows = joined.select(
+                sf.col(f"target.{ROW_ADDRESS}"), _action_of(clauses).alias(ACTION), *values
+            )
             rows = rows.where(sf.col(ACTION).isNotNull())
             schema = rows.schema
         except AnalysisException as error:
-            text = " and ".join(repr(where) for where in (clauses.update_where, clauses.delete_where) if where)
-            accepted = f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
+            text = " and ".join(
+                repr(where) for where in (clauses.update_where, clauses.delete_where) if where
+            )
+            accepted = (
+                f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
+            )
             raise OptionError("where", text, accepted) from error
         return spread(rows, clauses.on), StructType([schema[name] for name in names])
 
@@ -217,12 +259,19 @@ class Merge:
         """
         if not self._clauses.deletes:
             return target
-        return target.withColumn(_DELETION_MARK, _condition(self._clauses.delete_where)).alias("target")
+        return target.withColumn(_DELETION_MARK, _condition(self._clauses.delete_where)).alias(
+            "target"
+        )
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
         conditions = self._named_columns(dataset)
-        target_columns = [name for name in dataset.schema.names if name in self._clauses.on or name in conditions]
-        options = {"version": str(ref.version), "columns": json.dumps([*target_columns, ROW_ADDRESS])}
+        target_columns = [
+            name for name in dataset.schema.names if name in self._clauses.on or name in conditions
+        ]
+        options = {
+            "version": str(ref.version),
+            "columns": json.dumps([*target_columns, ROW_ADDRESS]),
+        }
         keys = self._listed_keys()
         if keys is not None:
             options["filter"] = self._condition_on(keys)  # an index may serve the filter
@@ -244,12 +293,19 @@ def _same_keys(on: Sequence[str]) -> Column:
 
 def _action_of(clauses: MergeClauses) -> Column:
     """Returns the action for a joined row, or NULL."""
-    in_source, in_target = sf.col(f"source.`{_SOURCE_MARK}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
+    in_source, in_target = (
+        sf.col(f"source.`{_SOURCE_MARK}`").isNotNull(),
+        sf.col(f"target.{ROW_ADDRESS}").isNotNull(),
+    )
     action = sf.lit(None).cast("int")
     if clauses.deletes:
-        action = sf.when(in_target & ~in_source & sf.col(f"target.`{_DELETION_MARK}`"), DELETE).otherwise(action)
+        action = sf.when(
+            in_target & ~in_source & sf.col(f"target.`{_DELETION_MARK}`"), DELETE
+        ).otherwise(action)
     if clauses.updates:
-        action = sf.when(in_target & in_source & _condition(clauses.update_where), UPDATE).otherwise(action)
+        action = sf.when(
+            in_target & in_source & _condition(clauses.update_where), UPDATE
+        ).otherwise(action)
     if clauses.inserts:
         action = sf.when(in_source & ~in_target, INSERT).otherwise(action)
     return action
@@ -261,6 +317,10 @@ def _condition(where: str | None) -> Column:
 
 def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Returns rows partitioned by fragment and ordered by address; new rows partitioned by keys."""
-    key = sf.hash(*(sf.col(quote_identifier(name)) for name in keys)) if keys else sf.spark_partition_id()
+    key = (
+        sf.hash(*(sf.col(quote_identifier(name)) for name in keys))
+        if keys
+        else sf.spark_partition_id()
+    )
     part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(key, sf.lit(_INSERT_PARTS)))
     return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS)

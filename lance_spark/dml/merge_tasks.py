@@ -22,7 +22,14 @@ from lance_spark.dml.results import RowEditResult
 from lance_spark.dml.source import plain_key
 from lance_spark.dml.strategy import TASK_BYTES
 from lance_spark.errors import MergeError
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_of, offsets_of, row_ids, runs_of
+from lance_spark.rows.row_addresses import (
+    ROW_ADDRESS,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    row_ids,
+    runs_of,
+)
 from lance_spark.spark_jobs.tasks import answer_or_error
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -102,7 +109,8 @@ class _Task:
         # An update has NULL in place of values for inserts only, which a NOT NULL column refuses.
         self._update_converter = _RowConverter(apply.values, schema, updated_columns)
         self._inserted, self._moved = (
-            FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
+            FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
+            for _ in range(2)
         )
         self._ids: list[np.ndarray] = []
         self._result = RowEditResult()
@@ -126,12 +134,21 @@ class _Task:
 
     def _insert(self, values: pa.RecordBatch) -> None:
         rows = self._insert_converter.convert(values)
-        columns = {name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._absent}
+        columns = {
+            name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._absent
+        }
         self._inserted.write(self._complete(rows, columns))
         self._result.inserted += rows.num_rows
 
-    def _change(self, fragment: LanceFragment, parts: Iterator[tuple[Any, np.ndarray, np.ndarray, Any]]) -> None:
-        touched, moved_offsets, last, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1, -1
+    def _change(
+        self, fragment: LanceFragment, parts: Iterator[tuple[Any, np.ndarray, np.ndarray, Any]]
+    ) -> None:
+        touched, moved_offsets, last, before = (
+            [np.empty(0, np.int64)],
+            [np.empty(0, np.int64)],
+            -1,
+            -1,
+        )
         for _, every, action, part_values in parts:
             # Several deletions of a row count once.
             first = (
@@ -139,7 +156,11 @@ class _Task:
                 | (action != DELETE)
                 | (np.concatenate([[before], action[:-1]]) != DELETE)
             )
-            offsets, actions, values = every[first], action[first], part_values.filter(pa.array(first))
+            offsets, actions, values = (
+                every[first],
+                action[first],
+                part_values.filter(pa.array(first)),
+            )
             if not len(offsets):
                 continue
             refuse_doubled(self._apply.table, fragment.fragment_id, offsets, last)
@@ -163,7 +184,9 @@ class _Task:
         if self._kept_columns:
             at = self._rows.live_positions(fragment.fragment_id, offsets)
             current_values = fragment.take(at, columns=self._kept_columns).combine_chunks()
-            columns = {name: _combine_chunks(current_values.column(name)) for name in self._kept_columns}
+            columns = {
+                name: _combine_chunks(current_values.column(name)) for name in self._kept_columns
+            }
         self._moved.write(self._complete(rows, columns))
 
     def _complete(self, rows: pa.RecordBatch, other_columns: dict[str, Any]) -> pa.RecordBatch:
@@ -258,8 +281,13 @@ class SetOrMove(_RowTask):
             return RowEditResult()
         table = self.setting.table
         dataset = table.open()
-        physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
-        chosen = strategy.choose_strategy(table, dataset, self.setting.targets.schema.names, matched, physical)
+        physical = {
+            fragment.fragment_id: fragment.metadata.physical_rows
+            for fragment in dataset.get_fragments()
+        }
+        chosen = strategy.choose_strategy(
+            table, dataset, self.setting.targets.schema.names, matched, physical
+        )
         return (self.setting if chosen == "columns" else self.moving).run(iter(first_batches))
 
 
@@ -296,20 +324,30 @@ class MergeSmall:
         keys, codes = _codes(rows[self.key])
         addresses, matched_codes = self._matches(keys)
         order = np.argsort(codes, kind="stable")
-        first, last = (np.searchsorted(codes[order], matched_codes, side) for side in ("left", "right"))
+        first, last = (
+            np.searchsorted(codes[order], matched_codes, side) for side in ("left", "right")
+        )
         # A row of the table occurs once for each match in the source. `Apply` refuses duplicates.
         times = last - first
-        at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(times.sum())
+        at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(
+            times.sum()
+        )
         changed = order[at] if self.updates else order[:0]
         added = np.flatnonzero(~np.isin(codes, matched_codes)) if self.inserts else order[:0]
-        places = np.concatenate([np.full(len(added), -1), np.repeat(addresses, times)[: len(changed)]])
+        places = np.concatenate(
+            [np.full(len(added), -1), np.repeat(addresses, times)[: len(changed)]]
+        )
         actions = np.repeat(np.array([INSERT, UPDATE], np.int32), [len(added), len(changed)])
         chosen = np.concatenate([added, changed])
         converter = ReadConverter(rows.schema, self.apply.values)
         for start in range(0, len(chosen), _BATCH_ROWS):
             part = slice(start, start + _BATCH_ROWS)
             values = converter.convert(rows.take(chosen[part]).combine_chunks().to_batches()[0])
-            arrays = [pa.array(places[part], mask=places[part] < 0), pa.array(actions[part]), *values.columns]
+            arrays = [
+                pa.array(places[part], mask=places[part] < 0),
+                pa.array(actions[part]),
+                *values.columns,
+            ]
             yield pa.RecordBatch.from_arrays(arrays, names=["", "", *values.schema.names])
 
     def _source_rows(self) -> pa.Table:
@@ -336,7 +374,9 @@ class MergeSmall:
         )
         table_rows = scanner.to_table()
         codes = pc.index_in(_combine_chunks(table_rows[self.key].cast(keys.type)), value_set=keys)
-        return table_rows[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(np.int64)
+        return table_rows[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(
+            np.int64
+        )
 
 
 def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:
@@ -368,7 +408,13 @@ def by_fragment(
 ) -> Iterator[tuple[int | None, np.ndarray, np.ndarray, pa.RecordBatch]]:
     """Yields fragment (None for rows to insert), offsets, actions and values, in parts."""
     for batch in batches:
-        addresses = batch.column(0).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64)
+        addresses = (
+            batch.column(0)
+            .fill_null(-1)
+            .to_numpy(zero_copy_only=False)
+            .astype(np.int64)
+            .view(np.uint64)
+        )
         actions = batch.column(1).to_numpy()
         values = batch.select(batch.schema.names[2:])
         for number, start, end in runs_of(fragments_of(addresses)):
@@ -383,4 +429,10 @@ def by_fragment(
 
 def _combine_chunks(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.nulls(0, column.type)
+    return (
+        chunks[0]
+        if len(chunks) == 1
+        else pa.concat_arrays(chunks)
+        if chunks
+        else pa.nulls(0, column.type)
+    )

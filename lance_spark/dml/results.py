@@ -70,7 +70,11 @@ class RowEditResult:
         """Adds a new fragment, whose first rows have these ids."""
         from lance.fragment import RowIdSequence
 
-        encoded = b"" if ids is None else bytes(json.loads(RowIdSequence(ids).to_inline_metadata().json())["Inline"])
+        encoded = (
+            b""
+            if ids is None
+            else bytes(json.loads(RowIdSequence(ids).to_inline_metadata().json())["Inline"])
+        )
         self.new.append(fragment.to_json())
         self.row_ids.append(encoded)
 
@@ -124,12 +128,19 @@ def edits_of(
     files = {file.fragment_id: file for file in total.columns}
     updated = tuple(total.updated_fragments())
     rows = SnapshotRows(dataset)
-    touched = {number: rows.fragment(number) for number in (*(part.id for part in updated), *total.removed, *files)}
+    touched = {
+        number: rows.fragment(number)
+        for number in (*(part.id for part in updated), *total.removed, *files)
+    }
     edits = RowEdits(
         operation=operation,
         read_version=ref.version or 0,
         fields=field_identities(dataset.lance_schema),
-        before={number: fragment.metadata for number, fragment in touched.items() if fragment is not None},
+        before={
+            number: fragment.metadata
+            for number, fragment in touched.items()
+            if fragment is not None
+        },
         updated=updated,
         removed=tuple(total.removed),
         new=tuple(total.new_fragments()),
@@ -143,17 +154,27 @@ def edits_of(
 
 
 def _with_files(
-    edits: RowEdits, dataset: lance.LanceDataset, files: Sequence[WrittenColumnFile], columns: Collection[str]
+    edits: RowEdits,
+    dataset: lance.LanceDataset,
+    files: Sequence[WrittenColumnFile],
+    columns: Collection[str],
 ) -> RowEdits:
     """Returns edits with column files of fragments."""
     modified = frozenset(ids_of(field for field in edits.fields if field.name in columns))
     entry = FileLayout.of_table(dataset, columns).file
-    updated = [_with_file(edits.before[file.fragment_id], same_columns(entry, file.staged), modified) for file in files]
+    updated = [
+        _with_file(edits.before[file.fragment_id], same_columns(entry, file.staged), modified)
+        for file in files
+    ]
     offsets = {file.fragment_id: file.rows for file in files} if dataset.has_stable_row_ids else {}
-    return replace(edits, updated=(*edits.updated, *updated), modified=tuple(sorted(modified)), offsets=offsets)
+    return replace(
+        edits, updated=(*edits.updated, *updated), modified=tuple(sorted(modified)), offsets=offsets
+    )
 
 
-def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
+def _with_file(
+    fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]
+) -> FragmentMetadata:
     """Returns a fragment with a new file for the modified fields, in place of earlier files.
 
     Raises:
@@ -237,7 +258,11 @@ class ChangeResult(Displayable):
     @property
     def text(self) -> str:
         """Summary of the result: `10 rows updated, version 3`."""
-        row_counts = {"inserted": self.rows_inserted, "updated": self.rows_updated, "deleted": self.rows_deleted}
+        row_counts = {
+            "inserted": self.rows_inserted,
+            "updated": self.rows_updated,
+            "deleted": self.rows_deleted,
+        }
         phrases = [f"{counted(rows, 'row')} {what}" for what, rows in row_counts.items() if rows]
         return f"{', '.join(phrases) or 'no row concerned'}, version {self.version}"
 

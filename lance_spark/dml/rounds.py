@@ -53,20 +53,32 @@ def retry_statement(
         LanceSparkError: The evaluation failed. Nothing was changed.
     """
     ledger = None if note.transaction is None else AppLedger(ref=ref, transaction=note.transaction)
-    statement = _Attempts(ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note, ledger=ledger)
+    statement = _Attempts(
+        ref=ref, staging=staging, policy=policy, evaluate=evaluate, note=note, ledger=ledger
+    )
     staging.open_job()
     try:
         result = commit_or_give_up(staging, ref, statement.run)
     except RepeatedTransactionError as error:
         _LOG.info("%s", error)
-        return ChangeResult(version=ref.version or 0) if error.prior is None else result_of(error.prior)
+        return (
+            ChangeResult(version=ref.version or 0)
+            if error.prior is None
+            else result_of(error.prior)
+        )
     if ledger is not None:
         ledger.finish(statement.commit)
     if statement.leftovers is not None and not statement.taken_back:
         finish_closed(staging, statement.leftovers)
     else:
         # A task returns all files of its attempts, and a commit takes all files of a result.
-        finish(staging, ref, statement.committed, unless_named=statement.taken_back, reported=statement.committed)
+        finish(
+            staging,
+            ref,
+            statement.committed,
+            unless_named=statement.taken_back,
+            reported=statement.committed,
+        )
     return result
 
 
@@ -119,7 +131,9 @@ class _Attempts:
         except Exception as error:
             if isinstance(error, CommitError) or version.is_kept():
                 raise
-            _LOG.info("version %s was cleaned up during the evaluation of the statement", version.version)
+            _LOG.info(
+                "version %s was cleaned up during the evaluation of the statement", version.version
+            )
             return Outdated(error=error)
 
     def _evaluate_and_commit(self, version: DatasetRef, attempt: int) -> ChangeResult:
@@ -127,7 +141,9 @@ class _Attempts:
         if edits is None:
             return ChangeResult(version=version.version or 0)
         if edits.absence is not None:
-            edits = replace(edits, absence=replace(edits.absence, after_appends=attempt < _AFTER_APPENDS))
+            edits = replace(
+                edits, absence=replace(edits.absence, after_appends=attempt < _AFTER_APPENDS)
+            )
         note = self.note
         edits = replace(edits, commit_message=note.message, properties=note.properties)
         self.committed[:] = files_of(edits)
@@ -144,7 +160,9 @@ class _Attempts:
         if self.ledger is None:
             return commit_edits(self.ref, edits, job_id=job_id, policy=self.policy)
         with self.ledger.record_commit(self.ref.open_latest(), job_id) as pending:
-            return commit_edits(self.ref, replace(edits, transaction=pending), job_id=job_id, policy=self.policy)
+            return commit_edits(
+                self.ref, replace(edits, transaction=pending), job_id=job_id, policy=self.policy
+            )
 
 
 def files_of(edits: RowEdits) -> list[str]:

@@ -48,7 +48,9 @@ class MergeSource:
         self._frame = cast("DataFrame", data) if is_spark(data) else None
         self._local: LocalRows | None = None
         if self._frame is None:
-            self._local = LocalRows(refuse_nan(to_reader(data, None, table=_as_python_rows(table)), is_new=False))
+            self._local = LocalRows(
+                refuse_nan(to_reader(data, None, table=_as_python_rows(table)), is_new=False)
+            )
             self.names: list[str] = self._local.schema.names
         else:
             self.names = list(self._frame.columns)
@@ -70,7 +72,9 @@ class MergeSource:
         """
         for name in on:
             if name not in self.names:
-                raise ColumnNotFoundError(name, "the source", hint=f"its columns are {', '.join(self.names)}")
+                raise ColumnNotFoundError(
+                    name, "the source", hint=f"its columns are {', '.join(self.names)}"
+                )
         unknown = [name for name in self.names if name not in rows.names]
         if unknown:
             raise SchemaMismatchError(
@@ -138,14 +142,18 @@ def plain_key(kind: pa.DataType) -> pa.DataType | None:
     return pa.int64() if pa.types.is_integer(kind) and kind != pa.uint64() else None
 
 
-def read_table(spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[str, str]) -> DataFrame:
+def read_table(
+    spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[str, str]
+) -> DataFrame:
     """Returns a table in the same store as another one, as a DataFrame."""
     return spark.read.format("lance").options(**ref.storage_settings, **options).load(uri)
 
 
 def _as_python_rows(table: pa.Schema) -> pa.Schema:
     """Returns a table's columns as rows of this process have them: blobs are bytes."""
-    return pa.schema([row_field(field).remove_metadata() if is_blob(field) else field for field in table])
+    return pa.schema(
+        [row_field(field).remove_metadata() if is_blob(field) else field for field in table]
+    )
 
 
 def _literal(value: object) -> str:

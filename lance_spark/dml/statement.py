@@ -23,7 +23,14 @@ from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.edits import Edit, EditSpec, Task
 from lance_spark.dml.results import ChangeResult, RowEditResult, edits_of
 from lance_spark.dml.rounds import retry_statement
-from lance_spark.dml.strategy import UpdateStrategy, choose_strategy, known_matches, named_columns, task_bytes, work_of
+from lance_spark.dml.strategy import (
+    UpdateStrategy,
+    choose_strategy,
+    known_matches,
+    named_columns,
+    task_bytes,
+    work_of,
+)
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import pack_fragments
 from lance_spark.staging.area import Staging
@@ -53,16 +60,25 @@ class _Evaluated:
     @staticmethod
     def at(ref: DatasetRef, dataset: lance.LanceDataset) -> _Evaluated:
         """Returns the evaluation of a version without results."""
-        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        fragments = {
+            fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()
+        }
         return _Evaluated(
-            ref=ref, fields=field_identities(dataset.lance_schema), fragments=fragments, pending=set(fragments)
+            ref=ref,
+            fields=field_identities(dataset.lance_schema),
+            fragments=fragments,
+            pending=set(fragments),
         )
 
     def carry_over(self, before: _Evaluated) -> None:
         """Takes the results of unchanged fragments from an earlier version."""
         if not set(before.fields) <= set(self.fields):
             return
-        same = {number for number, fragment in before.fragments.items() if self.fragments.get(number) == fragment}
+        same = {
+            number
+            for number, fragment in before.fragments.items()
+            if self.fragments.get(number) == fragment
+        }
         # A task may have moved rows of several fragments into one fragment.
         self.results = [result for result in before.results if same.issuperset(result.fragments)]
         self.pending -= same - _fragments_of(before.results)
@@ -83,7 +99,13 @@ class Statement:
     """
 
     def __init__(
-        self, spark: SparkSession, ref: DatasetRef, *, where: str | None, sets: Assignments | None, table_name: str
+        self,
+        spark: SparkSession,
+        ref: DatasetRef,
+        *,
+        where: str | None,
+        sets: Assignments | None,
+        table_name: str,
     ) -> None:
         self._ref = ref
         self._where = where
@@ -96,7 +118,9 @@ class Statement:
         self._checked: tuple[DatasetRef, pa.RecordBatch | None] = ref, self._check(dataset)
         self._operation: Literal["delete", "update"] = "delete" if sets is None else "update"
         self._staging = Staging.of_new_job(ref, table_files=count_data_files(dataset), marked=False)
-        tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {table_name}")
+        tag = SparkJobTag.of(
+            self._staging.job_id, f"lance-spark: {self._operation} of {table_name}"
+        )
         self._spark = spark
         self._jobs = SparkJobs(spark, tag, answers_errors=True)
         self._strategy: UpdateStrategy | None = None if sets else "delete"
@@ -124,7 +148,9 @@ class Statement:
         check_where(dataset, self._where, self._ref.uri)
         return None
 
-    def _evaluate(self, ref: DatasetRef, dataset: lance.LanceDataset, before: _Evaluated | None) -> _Evaluated:
+    def _evaluate(
+        self, ref: DatasetRef, dataset: lance.LanceDataset, before: _Evaluated | None
+    ) -> _Evaluated:
         """Evaluates the statement at a version. Unchanged fragments keep their results."""
         if self._checked[0] != ref:
             self._checked = ref, self._check(dataset)
@@ -162,19 +188,24 @@ class Statement:
         spec = replace(spec, mask=matches.mask)
 
         def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[RowEditResult]:
-            work = work_of(spec.table, dataset, columns, {number: physical[number] for number in numbers})
+            work = work_of(
+                spec.table, dataset, columns, {number: physical[number] for number in numbers}
+            )
             packs = pack_fragments(work, task_bytes(self._spark, work))
             edits = [Edit(spec=spec, task=task(len(packs)), fragments=pack) for pack in packs]
             return self._jobs.results(edits, RowEditResult)
 
         if self._strategy is None and matches.unknown:
             results = run(
-                lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matches.matched, *matches.unknown))
+                lambda tasks: "count" if tasks > 1 else "cheaper",
+                sorted((*matches.matched, *matches.unknown)),
             )
             if len(results) == 1:
                 self._strategy = results[0].strategy
                 return results
-            matched = {number: rows for result in results for number, rows in sorted(result.counts.items())}
+            matched = {
+                number: rows for result in results for number, rows in sorted(result.counts.items())
+            }
         else:
             matched = dict(sorted((matches.matched | matches.unknown).items()))
         if not matched:

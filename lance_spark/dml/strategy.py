@@ -72,7 +72,10 @@ def work_of(
 ) -> list[tuple[int, int]]:
     """Returns the estimated bytes of some columns that tasks read or write, by fragment."""
     width = measure_row(dataset, columns, ref.storage_options) if columns else 0
-    return [(number, _FILE_BYTES[is_local(ref.uri)] + int(width * count)) for number, count in rows.items()]
+    return [
+        (number, _FILE_BYTES[is_local(ref.uri)] + int(width * count))
+        for number, count in rows.items()
+    ]
 
 
 def task_bytes(spark: SparkSession, work: Sequence[tuple[int, int]]) -> int:
@@ -103,12 +106,16 @@ class KnownMatches:
     mask: bytes | None = None
 
 
-def known_matches(ref: DatasetRef, where: str | None, fragments: Mapping[int, FragmentMetadata]) -> KnownMatches:
+def known_matches(
+    ref: DatasetRef, where: str | None, fragments: Mapping[int, FragmentMetadata]
+) -> KnownMatches:
     """Returns the known matches in some fragments of a version.
 
     Runs on the driver. An index determines the matches, or the condition is missing.
     """
-    rows = {number: fragment.num_rows for number, fragment in fragments.items() if fragment.num_rows}
+    rows = {
+        number: fragment.num_rows for number, fragment in fragments.items() if fragment.num_rows
+    }
     if where is None:
         return KnownMatches(matched=rows, unknown={})
     index = ask_index(ref, where) if rows else None

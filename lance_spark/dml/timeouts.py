@@ -55,7 +55,9 @@ class MergeDeadline(Deadline):
         self.check()
         over = threading.Event()
         if self.timeout is not None:
-            threading.Thread(target=self._stop_late, args=(jobs, over), name="lance-spark-merge", daemon=True).start()
+            threading.Thread(
+                target=self._stop_late, args=(jobs, over), name="lance-spark-merge", daemon=True
+            ).start()
         try:
             yield
         except LanceSparkError:

@@ -35,7 +35,10 @@ def list_artifacts(udf: UDF, ref: DatasetRef) -> UDF:
     if all(artifact.files for artifact in udf.artifacts):
         return udf
     return udf.with_artifacts(
-        tuple(list_artifact(artifact, *_find_source(artifact.location, ref)) for artifact in udf.artifacts)
+        tuple(
+            list_artifact(artifact, *_find_source(artifact.location, ref))
+            for artifact in udf.artifacts
+        )
     )
 
 
@@ -63,10 +66,15 @@ class TaskArtifacts:
 
     def _open(self, artifact: Artifact) -> ArtifactCopy:
         try:
-            return self.cache.open(artifact, functools.partial(_find_source, artifact.location, self.table))
+            return self.cache.open(
+                artifact, functools.partial(_find_source, artifact.location, self.table)
+            )
         except OptionError as error:
             raise ArtifactError(
-                artifact=artifact.name, location=artifact.location, reason=str(error), hint="Give another location."
+                artifact=artifact.name,
+                location=artifact.location,
+                reason=str(error),
+                hint="Give another location.",
             ) from error
 
 
@@ -78,4 +86,9 @@ def _find_source(location: str, ref: DatasetRef) -> tuple[FileSystem, str]:
     """
     scheme, table_scheme = location.partition("://")[0], ref.uri.partition("://")[0]
     is_same = any({scheme, table_scheme} <= store for store in _STORES)
-    return file_system_of(location, lasting_options(ref.storage) if is_same else {}, option="artifacts", remedy=_REMEDY)
+    return file_system_of(
+        location,
+        lasting_options(ref.storage) if is_same else {},
+        option="artifacts",
+        remedy=_REMEDY,
+    )

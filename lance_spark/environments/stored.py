@@ -109,7 +109,9 @@ class StoredManifests:
             UdfDefinitionError: The store lacks an archive, and so does this process.
         """
         if not isinstance(manifest, Manifest):
-            raise OptionError("manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()")
+            raise OptionError(
+                "manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()"
+            )
         check_manifest(manifest)
         path = _manifest_path(name)
         upload(manifest.archives, self.objects)
@@ -172,7 +174,9 @@ def choose_default(
     try:
         return Manifest.from_json(text) if text.lstrip().startswith("{") else get(text)
     except (UdfDefinitionError, RegistrationError) as error:
-        raise OptionError(DEFAULT_KEY, text[:100], f"JSON of a manifest, or its name ({error})") from error
+        raise OptionError(
+            DEFAULT_KEY, text[:100], f"JSON of a manifest, or its name ({error})"
+        ) from error
 
 
 def _manifest_path(name: str) -> str:
@@ -190,7 +194,9 @@ def quote_manifest_name(name: str) -> str:
     try:
         return quote(name)
     except ValueError as error:
-        raise OptionError("name", name[:100], f"a shorter name ({error})", problem="is too long") from error
+        raise OptionError(
+            "name", name[:100], f"a shorter name ({error})", problem="is too long"
+        ) from error
 
 
 def manifest_name(path: str) -> str:

@@ -68,7 +68,9 @@ class TaskEnvironment:
 
     def probe(self, spark: SparkSession) -> DataFrame:
         """Returns a DataFrame with a single task to build the environment: no rows mean success."""
-        return spark.range(0, 1, 1, 1).mapInArrow(_Probe(environment=self), "reason string, hint string")
+        return spark.range(0, 1, 1, 1).mapInArrow(
+            _Probe(environment=self), "reason string, hint string"
+        )
 
     def check(self, spark: SparkSession, rows: list[Row]) -> None:
         """Raises the errors in the rows of :meth:`probe`.
@@ -77,7 +79,9 @@ class TaskEnvironment:
             EnvironmentBuildError: The environment cannot be built.
         """
         for row in rows:
-            raise EnvironmentBuildError(manifest=self.manifest.name, reason=row["reason"], hint=row["hint"])
+            raise EnvironmentBuildError(
+                manifest=self.manifest.name, reason=row["reason"], hint=row["hint"]
+            )
         _MADE.setdefault(spark, set()).add(self)
 
 
@@ -148,7 +152,9 @@ class _Probe:
             try:
                 self.environment.open()
             except EnvironmentBuildError as error:
-                yield pa.RecordBatch.from_pylist([{"reason": error.reason, "hint": error.hint}], schema=_REFUSAL)
+                yield pa.RecordBatch.from_pylist(
+                    [{"reason": error.reason, "hint": error.hint}], schema=_REFUSAL
+                )
 
 
 def open_interpreter(

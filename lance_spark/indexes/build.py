@@ -47,7 +47,9 @@ _LEAST_SHARES = (0.5, 0.5, 0.0)
 The last attempt commits any index."""
 
 
-def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: IndexDefinition) -> None:
+def build_index(
+    spark: Callable[[], SparkSession], ref: DatasetRef, definition: IndexDefinition
+) -> None:
     """Builds and commits an index of the latest version. Concurrent writers may commit.
 
     The session starts after all checks.
@@ -77,7 +79,9 @@ def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: 
         return result.rows >= index.rows
 
     policy = CommitPolicy(max_retries=len(_LEAST_SHARES) - 1)
-    covers_all = evaluate_until_committed(build_and_commit, policy, subject=f"index {definition.name!r} of {ref.uri}")
+    covers_all = evaluate_until_committed(
+        build_and_commit, policy, subject=f"index {definition.name!r} of {ref.uri}"
+    )
     if not covers_all:
         optimize_indices(spark, ref, (definition.name,))
 
@@ -122,7 +126,11 @@ def _built(
             uri=pinned.uri,
         )
     return IndexToCommit(
-        definition=whole, read_version=dataset.version, column=column.top, files=files, segments=segments
+        definition=whole,
+        read_version=dataset.version,
+        column=column.top,
+        files=files,
+        segments=segments,
     )
 
 
@@ -138,7 +146,9 @@ class _Run:
     def segments(self, fragments: Sequence[tuple[int, int]], *, folder: str) -> list[Index]:
         """Returns the segments for the commit."""
         definition = self._work.definition
-        most = 1 if definition.is_single else min(known_slots(self._spark) or MOST_TASKS, MOST_TASKS)
+        most = (
+            1 if definition.is_single else min(known_slots(self._spark) or MOST_TASKS, MOST_TASKS)
+        )
         runs = cut(fragments, task_rows=TASK_ROWS[definition.kind], most=most)
         work = self._work
         if definition.is_vector and len(runs) > 1:
@@ -156,7 +166,9 @@ class _Run:
             discard(work.ref, segments)
         return [segment_of_json(merged)]
 
-    def _run(self, tasks: Sequence[SparkTask[_Result]], kind: type[_Result], verb: str) -> list[_Result]:
+    def _run(
+        self, tasks: Sequence[SparkTask[_Result]], kind: type[_Result], verb: str
+    ) -> list[_Result]:
         uri = self._work.ref.uri
         tag = SparkJobTag.of(self._job_id, f"{verb} index {self._work.definition.name} of {uri}")
         with raise_task_errors(IndexBuildError, uri=uri):

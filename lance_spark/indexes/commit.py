@@ -86,10 +86,14 @@ class IndexToCommit:
         )
 
 
-def files_by_fragment(dataset: lance.LanceDataset, column: FieldIdentity) -> dict[int, tuple[int, tuple[str, ...]]]:
+def files_by_fragment(
+    dataset: lance.LanceDataset, column: FieldIdentity
+) -> dict[int, tuple[int, tuple[str, ...]]]:
     """Returns rows and column files of each fragment of a version."""
     fragments = (fragment.metadata for fragment in dataset.get_fragments())
-    return {fragment.id: (fragment.num_rows, files_of(fragment, column.ids)) for fragment in fragments}
+    return {
+        fragment.id: (fragment.num_rows, files_of(fragment, column.ids)) for fragment in fragments
+    }
 
 
 class TooMuchMovedError(CommitConflictError):
@@ -97,7 +101,12 @@ class TooMuchMovedError(CommitConflictError):
 
 
 def commit_index(
-    ref: DatasetRef, index: IndexToCommit, *, job_id: str, least_share: float, policy: CommitPolicy | None = None
+    ref: DatasetRef,
+    index: IndexToCommit,
+    *,
+    job_id: str,
+    least_share: float,
+    policy: CommitPolicy | None = None,
 ) -> CommitResult:
     """Commits an index, in place of an index of its name. The result counts the covered rows.
 
@@ -139,7 +148,10 @@ def _commit_once(
     if head is None:
         raise TableNotFoundError(ref.uri)
     valid = index.still_valid(head)
-    segments = [narrowed(segment, [n for n in segment.fragment_ids if n in valid]) for segment in index.segments]
+    segments = [
+        narrowed(segment, [n for n in segment.fragment_ids if n in valid])
+        for segment in index.segments
+    ]
     rows = index.rows_of(segments)
     if rows < least_share * index.rows:
         raise TooMuchMovedError(
@@ -170,7 +182,9 @@ def _commit_once(
         return outcome
     landed, read = outcome.dataset, head.version
     check = functools.partial(_refuse_slipped, index=index, ref=ref, job_id=job_id, policy=policy)
-    return check_landed(lambda: check(landed, read)) or dataclasses.replace(result, version=landed.version)
+    return check_landed(lambda: check(landed, read)) or dataclasses.replace(
+        result, version=landed.version
+    )
 
 
 def replaced_segments(head: lance.LanceDataset, definition: IndexDefinition) -> list[Index]:
@@ -184,11 +198,19 @@ def replaced_segments(head: lance.LanceDataset, definition: IndexDefinition) -> 
             continue
         field = head.lance_schema.field(definition.column)
         kind = kind_of(description.index_type)
-        if field is None or list(description.fields) != [field.id()] or _family(kind) != _family(definition.kind):
+        if (
+            field is None
+            or list(description.fields) != [field.id()]
+            or _family(kind) != _family(definition.kind)
+        ):
             reason = f", an index {kind} of column {', '.join(map(repr, description.field_names))}"
-            raise IndexExistsError(definition.name, head.uri, reason=reason, hint="give the new index another name=")
+            raise IndexExistsError(
+                definition.name, head.uri, reason=reason, hint="give the new index another name="
+            )
         if not definition.replace:
-            raise IndexExistsError(definition.name, head.uri, reason="", hint="replace=True makes it anew")
+            raise IndexExistsError(
+                definition.name, head.uri, reason="", hint="replace=True makes it anew"
+            )
         return [named_segment(segment.uuid, description.name) for segment in description.segments]
     return []
 
@@ -198,7 +220,13 @@ def _family(kind: str) -> str:
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, read: int, *, index: IndexToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset,
+    read: int,
+    *,
+    index: IndexToCommit,
+    ref: DatasetRef,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
     """Takes back an index that would be wrong about rows because of commits after version `read`.
 
@@ -220,7 +248,11 @@ def _refuse_slipped(
             for segment in description.segments
             if segment.uuid in ours
         ]
-        return LanceOperation.CreateIndex(new_indices=[], removed_indices=own_segments) if own_segments else None
+        return (
+            LanceOperation.CreateIndex(new_indices=[], removed_indices=own_segments)
+            if own_segments
+            else None
+        )
 
     wrong: CommitConflictError | CommitImpossibleError | None = None
     try:

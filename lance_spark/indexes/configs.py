@@ -146,7 +146,9 @@ class FTS:
         tokens = asdict(self)
         megabytes, workers = tokens.pop("memory_limit"), tokens.pop("num_workers")
         least = LEAST_MEMORY_BYTES >> 20
-        check_number("memory_limit", megabytes, least=least, accepted=f"mebibytes, {least} or more, or None")
+        check_number(
+            "memory_limit", megabytes, least=least, accepted=f"mebibytes, {least} or more, or None"
+        )
         check_number("num_workers", workers, least=1)
         definition = text_indexes(
             column,
@@ -157,7 +159,9 @@ class FTS:
         )[0]
         if workers is None:
             return definition
-        return dataclasses.replace(definition, parameters={**definition.parameters, "num_workers": workers})
+        return dataclasses.replace(
+            definition, parameters={**definition.parameters, "num_workers": workers}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +191,9 @@ class _VectorConfig:
             for key, value in asdict(self).items()
             if key != "distance_type"
         }
-        return vector_index(column, self.kind, self.distance_type, name=name, replace=replace, numbers=numbers)
+        return vector_index(
+            column, self.kind, self.distance_type, name=name, replace=replace, numbers=numbers
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,5 +371,7 @@ class HnswPq(_GraphConfig):
     num_bits: int = 8
 
 
-IndexDescription = BTree | Bitmap | LabelList | FTS | IvfFlat | IvfSq | IvfPq | IvfRq | HnswFlat | HnswSq | HnswPq
+IndexDescription = (
+    BTree | Bitmap | LabelList | FTS | IvfFlat | IvfSq | IvfPq | IvfRq | HnswFlat | HnswSq | HnswPq
+)
 """The classes for `config`."""

@@ -20,7 +20,9 @@ from lance_spark.types.fields import Kind
 if TYPE_CHECKING:
     import lance
 
-VectorKind = Literal["IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
+VectorKind = Literal[
+    "IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ"
+]
 ScalarKind = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
 TextKind = Literal["FTS"]
 IndexKind = VectorKind | ScalarKind | TextKind
@@ -130,8 +132,14 @@ def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
     """
     lance_field = dataset.lance_schema.field(column)
     if lance_field is None:
-        raise ColumnNotFoundError(column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
-    top = next(identity for identity in field_identities(dataset.lance_schema) if lance_field.id() in identity.ids)
+        raise ColumnNotFoundError(
+            column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+        )
+    top = next(
+        identity
+        for identity in field_identities(dataset.lance_schema)
+        if lance_field.id() in identity.ids
+    )
     kind: Kind = lance_field.to_arrow().type  # type: ignore[attr-defined]  # pylance's stub lacks it
     return IndexedColumn(top=top, type=getattr(kind, "storage_type", kind))
 
@@ -145,9 +153,14 @@ def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> 
     kind_name = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
     accepted = get_args(ScalarKind)
     if kind_name not in accepted:
-        raise OptionError("index_type", kind, f"{', '.join(accepted)}; create_fts_index makes indexes of text")
+        raise OptionError(
+            "index_type", kind, f"{', '.join(accepted)}; create_fts_index makes indexes of text"
+        )
     return IndexDefinition(
-        name=_default_name(name, column), column=column, kind=cast(ScalarKind, kind_name), replace=replace
+        name=_default_name(name, column),
+        column=column,
+        kind=cast(ScalarKind, kind_name),
+        replace=replace,
     )
 
 
@@ -228,7 +241,11 @@ def text_indexes(
     if not column_names or len(set(column_names)) != len(column_names):
         raise OptionError("field_names", columns, "a column, or a list of columns, each once")
     if name is not None and len(column_names) > 1:
-        raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
+        raise OptionError(
+            "name",
+            name,
+            "nothing where there are several columns: each index is named after its own",
+        )
     _check_tokenizer(tokens["base_tokenizer"])
     if tokens["language"] not in _LANGUAGES:
         raise OptionError("language", tokens["language"], f"one of {', '.join(_LANGUAGES)}")
@@ -247,7 +264,10 @@ def text_indexes(
             name=_default_name(name, column),
             column=column,
             kind="FTS",
-            parameters={**{_LANCE_NAMES.get(key, key): value for key, value in tokens.items()}, **memory},
+            parameters={
+                **{_LANCE_NAMES.get(key, key): value for key, value in tokens.items()},
+                **memory,
+            },
             replace=replace,
         )
         for column in column_names
@@ -259,12 +279,16 @@ _LANCE_NAMES = {"ngram_min_length": "min_ngram_length", "ngram_max_length": "max
 
 def _check_tokenizer(name: object) -> None:
     if name not in _TOKENIZERS and not str(name).startswith(_MODEL_TOKENIZERS):
-        accepted = f"{', '.join(_TOKENIZERS)}, or jieba/ or lindera/ and the name of a language model"
+        accepted = (
+            f"{', '.join(_TOKENIZERS)}, or jieba/ or lindera/ and the name of a language model"
+        )
         raise OptionError("base_tokenizer", name, accepted)
 
 
 def _check_words(option: str, words: object) -> None:
-    if words is not None and (not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words)):
+    if words is not None and (
+        not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words)
+    ):
         raise OptionError(option, words, "a list of words")
 
 
@@ -298,7 +322,9 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
     if parameters["num_partitions"] is None:
         parameters["num_partitions"] = max(1, rows // partition_rows)
     if "num_sub_vectors" in parameters:
-        parameters["num_sub_vectors"] = _count_sub_vectors(parameters["num_sub_vectors"], vector.list_size)
+        parameters["num_sub_vectors"] = _count_sub_vectors(
+            parameters["num_sub_vectors"], vector.list_size
+        )
     return dataclasses.replace(definition, parameters=parameters)
 
 
@@ -321,7 +347,9 @@ def _count_sub_vectors(requested: object, size: int) -> int:
         length = next((length for length in (16, 8) if size % length == 0), size)
         return size // length or 1
     if not isinstance(requested, int) or size % requested:
-        raise OptionError("num_sub_vectors", requested, f"a number that divides {size}, the vectors' length")
+        raise OptionError(
+            "num_sub_vectors", requested, f"a number that divides {size}, the vectors' length"
+        )
     return requested
 
 
@@ -334,7 +362,13 @@ _is_list = _any_of(pt.is_list, pt.is_large_list)
 _is_binary = _any_of(pt.is_binary, pt.is_large_binary)
 _is_number = _any_of(pt.is_integer, pt.is_floating)
 _is_ordered = _any_of(
-    _is_text, _is_binary, _is_number, pt.is_boolean, pt.is_temporal, pt.is_decimal, pt.is_fixed_size_binary
+    _is_text,
+    _is_binary,
+    _is_number,
+    pt.is_boolean,
+    pt.is_temporal,
+    pt.is_decimal,
+    pt.is_fixed_size_binary,
 )
 _is_hashable = _any_of(_is_text, _is_binary, _is_number, pt.is_temporal)
 
@@ -350,11 +384,16 @@ def _is_text_or_texts(kind: Kind) -> bool:
 def _is_vector(kind: Kind) -> bool:
     """Tells whether a column has vectors, or lists of vectors."""
     vector = kind.value_type if _is_list(kind) else kind
-    return pt.is_fixed_size_list(vector) and (pt.is_floating(vector.value_type) or pt.is_uint8(vector.value_type))
+    return pt.is_fixed_size_list(vector) and (
+        pt.is_floating(vector.value_type) or pt.is_uint8(vector.value_type)
+    )
 
 
 _ORDERED = ("numbers, booleans, strings, binary, dates, times and decimals", _is_ordered)
-_VECTORS = ("vectors: fixed-size lists of floating-point numbers, or of uint8 for hamming", _is_vector)
+_VECTORS = (
+    "vectors: fixed-size lists of floating-point numbers, or of uint8 for hamming",
+    _is_vector,
+)
 
 _ACCEPTED: Mapping[str, tuple[str, Callable[[Kind], bool]]] = {
     "BTREE": _ORDERED,

@@ -144,7 +144,10 @@ def class_name_of(index_type: str) -> str:
 def column_paths(dataset: lance.LanceDataset, index: IndexDescription) -> list[str]:
     """Returns the paths of the columns of an index; names that are no plain words are quoted."""
     paths = dict(_field_paths(dataset.lance_schema.fields(), ""))
-    return [paths.get(number, name) for number, name in zip(index.fields, index.field_names, strict=True)]
+    return [
+        paths.get(number, name)
+        for number, name in zip(index.fields, index.field_names, strict=True)
+    ]
 
 
 def _field_paths(fields: Iterable[Any], parent: str) -> Iterator[tuple[int, str]]:
@@ -159,7 +162,9 @@ def _field_paths(fields: Iterable[Any], parent: str) -> Iterator[tuple[int, str]
 def list_indices(dataset: lance.LanceDataset) -> list[IndexConfig]:
     """Returns the indexes of a version by name, without internal indexes of Lance."""
     rows_by_fragment = _count_rows(dataset)
-    indexes = (index for index in dataset.describe_indices() if not index.name.startswith("__lance"))
+    indexes = (
+        index for index in dataset.describe_indices() if not index.name.startswith("__lance")
+    )
     configs = (_config_of(dataset, index, rows_by_fragment) for index in indexes)
     return sorted(configs, key=lambda config: config.name)
 
@@ -205,7 +210,9 @@ def index_stats(dataset: lance.LanceDataset, name: str) -> IndexStatistics:
 
 def _count_rows(dataset: lance.LanceDataset) -> dict[int, int]:
     """Returns the live rows of each fragment. Reads only the manifest."""
-    return {fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()}
+    return {
+        fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()
+    }
 
 
 def _coverage(index: IndexDescription, rows_by_fragment: Mapping[int, int]) -> tuple[int, int]:
@@ -226,11 +233,15 @@ def find_index(dataset: lance.LanceDataset, name: str) -> IndexDescription:
         return indexes[name]
     close = difflib.get_close_matches(str(name), indexes, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    names = f"Its indexes are {', '.join(sorted(indexes))}" if indexes else "The table has no indexes."
+    names = (
+        f"Its indexes are {', '.join(sorted(indexes))}" if indexes else "The table has no indexes."
+    )
     raise IndexNotFoundError(str(name), dataset.uri, available=f"{hint}{names}")
 
 
-def tokenize(dataset: lance.LanceDataset, text: str, *, column: str | None, index_name: str | None) -> list[FtsToken]:
+def tokenize(
+    dataset: lance.LanceDataset, text: str, *, column: str | None, index_name: str | None
+) -> list[FtsToken]:
     """Splits a text with the tokenizer of an index, given by its column or its name.
 
     Raises:
@@ -240,13 +251,20 @@ def tokenize(dataset: lance.LanceDataset, text: str, *, column: str | None, inde
     from lance import tokenize as split
 
     if (column is None) == (index_name is None):
-        raise OptionError("column", column, "either column or index_name: Specify exactly one of them")
+        raise OptionError(
+            "column", column, "either column or index_name: Specify exactly one of them"
+        )
     index = _index_of(dataset, column) if index_name is None else find_index(dataset, index_name)
     if index is None or kind_of(index.index_type) != "FTS":
         name, value = ("column", column) if index_name is None else ("index_name", index_name)
-        raise OptionError(name, value, "a full-text index", problem="does not have a full text search index")
+        raise OptionError(
+            name, value, "a full-text index", problem="does not have a full text search index"
+        )
     details: dict[str, Any] = index.details or {}
-    return split(text, **{name: details[name] for name in inspect.signature(split).parameters if name in details})
+    return split(
+        text,
+        **{name: details[name] for name in inspect.signature(split).parameters if name in details},
+    )
 
 
 def _index_of(dataset: lance.LanceDataset, column: str | None) -> IndexDescription | None:
@@ -257,5 +275,10 @@ def _index_of(dataset: lance.LanceDataset, column: str | None) -> IndexDescripti
     ]
     if len(indexes) > 1:
         names = ", ".join(index.name for index in indexes)
-        raise OptionError("index_name", None, names, problem=f"is missing, and column {column!r} has several indexes")
+        raise OptionError(
+            "index_name",
+            None,
+            names,
+            problem=f"is missing, and column {column!r} has several indexes",
+        )
     return indexes[0] if indexes else None

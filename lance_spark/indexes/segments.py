@@ -30,7 +30,9 @@ def segment_to_json(segment: Index) -> str:
             "created_at": None if segment.created_at is None else segment.created_at.isoformat(),
             "base_id": segment.base_id,
             "files": [[file.path, file.size_bytes] for file in segment.files or ()],
-            "details": None if details is None else [details[0], base64.b64encode(details[1]).decode()],
+            "details": None
+            if details is None
+            else [details[0], base64.b64encode(details[1]).decode()],
             "covering_fields": list(segment.covering_fields),
         }
     )
@@ -61,7 +63,14 @@ def named_segment(uuid: str, name: str) -> Index:
     """Returns the fields of a committed segment that Lance needs for its removal."""
     from lance.dataset import Index
 
-    return Index(uuid=uuid, name=name, fields=[], dataset_version=0, fragment_ids=_bitmap([]), index_version=0)
+    return Index(
+        uuid=uuid,
+        name=name,
+        fields=[],
+        dataset_version=0,
+        fragment_ids=_bitmap([]),
+        index_version=0,
+    )
 
 
 def narrowed(segment: Index, fragment_ids: Sequence[int]) -> Index:
@@ -73,7 +82,9 @@ def _bitmap(fragment_ids: Sequence[int]) -> Any:  # noqa: ANN401 - pylance says 
     return set(fragment_ids)
 
 
-def cut(fragments: Sequence[tuple[int, int]], *, task_rows: int, most: int) -> list[tuple[int, ...]]:
+def cut(
+    fragments: Sequence[tuple[int, int]], *, task_rows: int, most: int
+) -> list[tuple[int, ...]]:
     """Cuts fragments, given with their rows, into runs of about equal numbers of rows.
 
     Runs are contiguous, because Lance does not compact fragments inside the gaps of a segment.
@@ -89,6 +100,8 @@ def cut(fragments: Sequence[tuple[int, int]], *, task_rows: int, most: int) -> l
     before = 0
     for number, rows in fragments:
         # By the middle of the fragment, independent of its length.
-        runs[min(run_count - 1, (2 * before + rows) * run_count // (2 * max(total, 1)))].append(number)
+        runs[min(run_count - 1, (2 * before + rows) * run_count // (2 * max(total, 1)))].append(
+            number
+        )
         before += rows
     return [tuple(run) for run in runs if run] or [()]

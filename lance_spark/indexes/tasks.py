@@ -60,7 +60,14 @@ class IndexWork:
                 yield dataset
         except LanceSparkError:
             raise
-        except (ValueError, OSError, RuntimeError, TypeError, KeyError, NotImplementedError) as error:
+        except (
+            ValueError,
+            OSError,
+            RuntimeError,
+            TypeError,
+            KeyError,
+            NotImplementedError,
+        ) as error:
             index = self.definition
             raise IndexBuildError(
                 f"Index {index.name!r} ({index.kind}) of column {index.column!r} could not be built: {plain(error)}. "
@@ -94,13 +101,18 @@ class TrainModel:
         # A sample with fewer rows than the partitions need has fewer rows for each partition.
         rate = max(2, min(values["sample_rate"], rows // values["num_partitions"]))
         ivf = builder.train_ivf(
-            values["num_partitions"], distance_type=values["metric"], **{**training, "sample_rate": rate}
+            values["num_partitions"],
+            distance_type=values["metric"],
+            **{**training, "sample_rate": rate},
         )
         self._put(_CENTROIDS, ivf.centroids)
         if "num_sub_vectors" in values:
             rate = max(2, min(values["sample_rate"], rows >> values["num_bits"]))
             pq = builder.train_pq(
-                ivf, values["num_sub_vectors"], num_bits=values["num_bits"], **{**training, "sample_rate": rate}
+                ivf,
+                values["num_sub_vectors"],
+                num_bits=values["num_bits"],
+                **{**training, "sample_rate": rate},
             )
             self._put(_CODEBOOK, pq.codebook)
 
@@ -165,7 +177,9 @@ class MergeSegments:
     def run(self) -> str:
         """Returns the merged segment as JSON."""
         with self.work.explained() as dataset:
-            merged = dataset.merge_existing_index_segments([segment_of_json(text) for text in self.segments])
+            merged = dataset.merge_existing_index_segments(
+                [segment_of_json(text) for text in self.segments]
+            )
         return segment_to_json(merged)
 
 
@@ -176,4 +190,6 @@ def discard(ref: DatasetRef, segments: Sequence[Index]) -> None:
         try:
             objects.delete_folder(f"{FOLDER}/{segment.uuid}")
         except OSError as error:
-            _LOG.info("a segment of an index that is not needed stays in %s: %s", ref.uri, plain(error))
+            _LOG.info(
+                "a segment of an index that is not needed stays in %s: %s", ref.uri, plain(error)
+            )

@@ -115,7 +115,10 @@ def optimize_indices(
         return
     policy = CommitPolicy.of(None)
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
-    tasks = [OptimizeIndex(ref=ref, name=name, merge=merge, retrain=retrain, policy=policy) for name in names]
+    tasks = [
+        OptimizeIndex(ref=ref, name=name, merge=merge, retrain=retrain, policy=policy)
+        for name in names
+    ]
     jobs = SparkJobs(spark(), SparkJobTag.of(new_id(), f"optimizes indexes of {ref.uri}"))
     with raise_task_errors(IndexBuildError, CommitConflictError, uri=ref.uri):
         jobs.results(tasks, type(None))
@@ -139,11 +142,18 @@ def drop_index(ref: DatasetRef, name: str, policy: CommitPolicy | None = None) -
             for segment in description.segments
             if description.name == name
         ]
-        return LanceOperation.CreateIndex(new_indices=[], removed_indices=segments) if segments else None
+        return (
+            LanceOperation.CreateIndex(new_indices=[], removed_indices=segments)
+            if segments
+            else None
+        )
 
     def drop_once(_attempt: int) -> Outdated | None:
         # Measured: a concurrent compaction gives the index another id, and the index stays.
-        if all(description.name != name for description in change_schema(ref, drop, policy).describe_indices()):
+        if all(
+            description.name != name
+            for description in change_schema(ref, drop, policy).describe_indices()
+        ):
             return None
         return Outdated(
             error=CommitConflictError(

@@ -51,8 +51,13 @@ class PythonColumns:
         """
         schema = self.infer(self.values) if target is None else target
         fields = [python_field(field) for field in schema if field.name in self.values]
-        arrays = [python_array(field, self.values[field.name], nan_is_null=self.nan_is_null) for field in fields]
-        return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(schema.metadata)
+        arrays = [
+            python_array(field, self.values[field.name], nan_is_null=self.nan_is_null)
+            for field in fields
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(
+            schema.metadata
+        )
 
 
 def columns_of(data: object) -> PythonColumns:
@@ -104,7 +109,9 @@ def _model_columns(models: Sequence[Any], classes: set[type]) -> PythonColumns:
         )
     (model,) = classes
     columns = _transpose([_plain_value(row.model_dump()) for row in models])
-    return PythonColumns(values=columns, infer=lambda values: _with_vectors(_schema_of_model(model), values))
+    return PythonColumns(
+        values=columns, infer=lambda values: _with_vectors(_schema_of_model(model), values)
+    )
 
 
 def _plain_value(value: Any) -> Any:  # noqa: ANN401
@@ -150,7 +157,9 @@ def _plain_columns(columns: dict[str, Any]) -> PythonColumns:
 
 def _infer_all(columns: Mapping[str, Any]) -> pa.Schema:
     check_column_names(list(columns))
-    return _with_vectors(pa.schema([(name, _infer(name, column)) for name, column in columns.items()]), columns)
+    return _with_vectors(
+        pa.schema([(name, _infer(name, column)) for name, column in columns.items()]), columns
+    )
 
 
 def _infer(name: str, column: Any) -> pa.DataType:  # noqa: ANN401

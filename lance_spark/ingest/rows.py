@@ -127,7 +127,10 @@ def write_rows(
         if ref.branch is not None:
             options["branch"] = ref.branch
         if note.transaction is not None:
-            options |= {"txn_app_id": note.transaction.app_id, "txn_version": str(note.transaction.version)}
+            options |= {
+                "txn_app_id": note.transaction.app_id,
+                "txn_version": str(note.transaction.version),
+            }
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
             spark_mode = "overwrite" if mode == "overwrite" else "append"
             writer = data.write.format("lance").mode(spark_mode)  # type: ignore[union-attr]
@@ -137,7 +140,9 @@ def write_rows(
     def open_rows(table: pa.Schema | None) -> pa.RecordBatchReader:
         rows = to_reader(data, schema, table=table if schema is None else None)
         if not rows.schema.names:
-            raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
+            raise SchemaMismatchError(
+                "The data of a new table has no columns. Nothing was written. Pass a schema."
+            )
         if table is None and schema is None:
             rows = refuse_other_lengths(rows)
         return refuse_nan(rows, is_new=table is None)
@@ -157,7 +162,9 @@ def write_rows(
     )
 
 
-def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
+def to_reader(
+    data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None
+) -> pa.RecordBatchReader:
     """Returns data as a stream of Arrow batches with buffers for Lance.
 
     A stream of Arrow is read batch by batch. Python, NumPy and pandas data is converted at once.
@@ -176,7 +183,9 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     """
     try:
         has_target = schema is not None or table is not None
-        rows = open_stream(_read_parts(data, schema, table) if is_iterator(data) else data, has_target=has_target)
+        rows = open_stream(
+            _read_parts(data, schema, table) if is_iterator(data) else data, has_target=has_target
+        )
         if rows is None:
             columns = columns_of(data)
             target = _select_target(list(columns.values), schema, table)
@@ -191,7 +200,11 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         if isinstance(error, LanceSparkError):
             raise
         columns_there = schema or table
-        hint = "values of one type." if columns_there is None else f"the type of the table's column:\n{columns_there}"
+        hint = (
+            "values of one type."
+            if columns_there is None
+            else f"the type of the table's column:\n{columns_there}"
+        )
         raise SchemaMismatchError(
             f"The data does not fit: {end_sentence(str(error))} Nothing was written. Give each column {hint}"
         ) from error
@@ -230,7 +243,9 @@ def keep_errors(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatchReader]:
         raise
 
 
-def _select_target(names: Sequence[str], schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:
+def _select_target(
+    names: Sequence[str], schema: pa.Schema | None, table: pa.Schema | None
+) -> pa.Schema | None:
     """Returns the target columns of data; None keeps the columns of the data.
 
     Raises:
@@ -243,7 +258,9 @@ def _select_target(names: Sequence[str], schema: pa.Schema | None, table: pa.Sch
     return target if table is None else pa.schema([field for field in table if field.name in names])
 
 
-def _convert(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
+def _convert(
+    source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None
+) -> pa.RecordBatchReader:
     """Returns batches in the types of a target, else in their own types.
 
     Raises:

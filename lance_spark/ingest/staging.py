@@ -43,7 +43,9 @@ class LocalRows:
             held_batches.append(batch)
             size += batch.nbytes
             if size > _HELD_BYTES:
-                self._stream = pa.RecordBatchReader.from_batches(self.schema, itertools.chain(held_batches, stream))
+                self._stream = pa.RecordBatchReader.from_batches(
+                    self.schema, itertools.chain(held_batches, stream)
+                )
                 return
         self.table = pa.Table.from_batches(held_batches, schema=self.schema)
 
@@ -74,15 +76,22 @@ def stage(
     import lance
     from lance.fragment import write_fragments
 
-    options: dict[str, Any] = {"storage_options": ref.lance_options, "data_storage_version": version or "stable"}
+    options: dict[str, Any] = {
+        "storage_options": ref.lance_options,
+        "data_storage_version": version or "stable",
+    }
     place = f"{ref.uri}/{staging.folder}/source"
     renewal = renewal_arguments(ref.storage)
     with refusals_as_errors(ref.uri), keep_errors(rows) as batches:
         if not renewal:
             return place, lance.write_dataset(batches, place, **options).schema
         # write_dataset renews no credentials at a location.
-        write = write_fragments(batches, place, mode="create", return_transaction=True, **options, **renewal)
-        outcome = attempt_commit(place, write.operation, read_version=0, properties={}, storage_options=ref.storage)
+        write = write_fragments(
+            batches, place, mode="create", return_transaction=True, **options, **renewal
+        )
+        outcome = attempt_commit(
+            place, write.operation, read_version=0, properties={}, storage_options=ref.storage
+        )
         if not isinstance(outcome, Landed):
             raise outcome.error
     return place, outcome.dataset.schema

@@ -25,10 +25,16 @@ def is_spark(data: object) -> bool:
 
 def is_iterator(data: object) -> bool:
     """Tells whether data is an iterator over parts, and no Arrow stream itself."""
-    return isinstance(data, Iterator) and not hasattr(data, "schema") and not hasattr(data, "__arrow_c_stream__")
+    return (
+        isinstance(data, Iterator)
+        and not hasattr(data, "schema")
+        and not hasattr(data, "__arrow_c_stream__")
+    )
 
 
-def open_stream(data: object, *, has_target: bool = False) -> pa.Table | pa.RecordBatchReader | None:
+def open_stream(
+    data: object, *, has_target: bool = False
+) -> pa.Table | pa.RecordBatchReader | None:
     """Returns Arrow data as a table or as a stream; None for data in another form.
 
     A stream reads one batch at a time. The sources are tables and record batches of Arrow, datasets
@@ -58,7 +64,9 @@ def open_stream(data: object, *, has_target: bool = False) -> pa.Table | pa.Reco
         return None
     if hasattr(data, "__arrow_c_stream__"):
         return _as_reader(data, data)
-    if hasattr(data, "__arrow_c_array__") and not (isinstance(data, pa.Array) and not pa.types.is_struct(data.type)):
+    if hasattr(data, "__arrow_c_array__") and not (
+        isinstance(data, pa.Array) and not pa.types.is_struct(data.type)
+    ):
         return pa.Table.from_batches([pa.record_batch(data)])
     return _join_batches(data, has_target) if isinstance(data, Iterator) else None
 
@@ -125,7 +133,9 @@ def _join_batches(parts: Iterator[object], has_target: bool) -> pa.RecordBatchRe
             f"{_describe(first.schema)}. Nothing was written. Give all batches the same columns and types."
         )
 
-    return pa.RecordBatchReader.from_batches(first.schema, map(check, itertools.chain([first], stream)))
+    return pa.RecordBatchReader.from_batches(
+        first.schema, map(check, itertools.chain([first], stream))
+    )
 
 
 def _describe(schema: pa.Schema) -> str:

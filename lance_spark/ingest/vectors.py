@@ -52,10 +52,16 @@ def refuse_nan(rows: pa.RecordBatchReader, *, is_new: bool) -> pa.RecordBatchRea
         if _is_vector(field.type)
         and (not is_new or field.name == VECTOR_COLUMN or field.type.list_size >= _LEAST_LENGTH)
     ]
-    return pa.RecordBatchReader.from_batches(rows.schema, _refuse_nan_vectors(rows, columns)) if columns else rows
+    return (
+        pa.RecordBatchReader.from_batches(rows.schema, _refuse_nan_vectors(rows, columns))
+        if columns
+        else rows
+    )
 
 
-def _refuse_nan_vectors(rows: pa.RecordBatchReader, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _refuse_nan_vectors(
+    rows: pa.RecordBatchReader, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in rows:
         for name in columns:
@@ -80,7 +86,9 @@ def refuse_other_lengths(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
         ValueConversionError: Lists of floating-point numbers in the column `vector` have several
             lengths. Raised during the read.
     """
-    if VECTOR_COLUMN not in rows.schema.names or not _is_list_of_floats(rows.schema.field(VECTOR_COLUMN).type):
+    if VECTOR_COLUMN not in rows.schema.names or not _is_list_of_floats(
+        rows.schema.field(VECTOR_COLUMN).type
+    ):
         return rows
     return pa.RecordBatchReader.from_batches(rows.schema, _of_one_length(rows))
 
@@ -158,10 +166,19 @@ class VectorRepair:
             return None
         lengths: dict[str, int | None] = {VECTOR_COLUMN: None}
         if schema is not None:
-            lengths = {field.name: field.type.list_size for field in schema if _is_vector(field.type)}
-            if VECTOR_COLUMN in schema.names and _is_list_of_floats(schema.field(VECTOR_COLUMN).type):
+            lengths = {
+                field.name: field.type.list_size for field in schema if _is_vector(field.type)
+            }
+            if VECTOR_COLUMN in schema.names and _is_list_of_floats(
+                schema.field(VECTOR_COLUMN).type
+            ):
                 lengths.setdefault(VECTOR_COLUMN, None)
-        return VectorRepair(on_bad_vectors=on_bad_vectors, fill_value=float(fill_value), lengths=lengths, is_new=is_new)
+        return VectorRepair(
+            on_bad_vectors=on_bad_vectors,
+            fill_value=float(fill_value),
+            lengths=lengths,
+            is_new=is_new,
+        )
 
     def repair(self, data: object) -> Any:  # noqa: ANN401 - data of any form
         """Returns data with repaired vectors.
@@ -186,7 +203,9 @@ class VectorRepair:
             return self._frame(data)
         return self._columns(columns_of(data))
 
-    def repair_arrow(self, rows: pa.Table | pa.RecordBatchReader) -> pa.Table | pa.RecordBatchReader:
+    def repair_arrow(
+        self, rows: pa.Table | pa.RecordBatchReader
+    ) -> pa.Table | pa.RecordBatchReader:
         """Returns Arrow data with repaired vectors. A stream is repaired batch by batch."""
         return self._table(rows) if isinstance(rows, pa.Table) else self._stream(rows)
 
@@ -195,7 +214,9 @@ class VectorRepair:
         lengths = {field.name: field.type.list_size for field in schema if _is_vector(field.type)}
         least = _LEAST_LENGTH if self.is_new else 1
         return replace(
-            self, lengths={name: size for name, size in lengths.items() if size >= least} | dict(self.lengths)
+            self,
+            lengths={name: size for name, size in lengths.items() if size >= least}
+            | dict(self.lengths),
         )
 
     def _columns(self, columns: PythonColumns) -> PythonColumns:
@@ -244,7 +265,11 @@ class VectorRepair:
         if not names:
             return {}
         is_arrow = isinstance(part, pa.Table)
-        columns = {name: part[name] for name in part.schema.names} if is_arrow else columns_of(part).values
+        columns = (
+            {name: part[name] for name in part.schema.names}
+            if is_arrow
+            else columns_of(part).values
+        )
         return {name: _to_list(columns[name]) for name in names if name in columns}
 
     def _table(self, table: pa.Table) -> pa.Table:
@@ -257,10 +282,14 @@ class VectorRepair:
             field: Any = table.schema.field(name)
             vectors = [value for value in values if value is not _DROPPED]
             length = self._length(name, vectors)
-            numbers = pa.float64() if pa.types.is_null(field.type.value_type) else field.type.value_type
+            numbers = (
+                pa.float64() if pa.types.is_null(field.type.value_type) else field.type.value_type
+            )
             kind = pa.list_(numbers, length) if length else field.type
             table = remaining.set_column(
-                remaining.schema.get_field_index(name), field.with_type(kind), pa.array(vectors, kind)
+                remaining.schema.get_field_index(name),
+                field.with_type(kind),
+                pa.array(vectors, kind),
             )
         return table
 
@@ -268,7 +297,9 @@ class VectorRepair:
         """Repairs a stream batch by batch, as :meth:`_parts`."""
         parts = self._parts(iter(rows))
         first = next(parts, self._table(rows.schema.empty_table()))
-        batches = (batch for table in itertools.chain([first], parts) for batch in table.to_batches())
+        batches = (
+            batch for table in itertools.chain([first], parts) for batch in table.to_batches()
+        )
         return pa.RecordBatchReader.from_batches(first.schema, batches)
 
     def _spark_frame(self, frame: Any) -> Any:  # noqa: ANN401 - classic Spark or Connect
@@ -316,7 +347,9 @@ class VectorRepair:
     def _repaired(self, value: Any, length: int) -> Any:  # noqa: ANN401 - a vector of any class
         if value is None and not self.is_new:
             return None
-        numbers = [] if value is None else [np.nan if number is None else number for number in value]
+        numbers = (
+            [] if value is None else [np.nan if number is None else number for number in value]
+        )
         is_bad = len(numbers) != length or any(number != number for number in numbers)  # noqa: PLR0124 - NaN
         if not is_bad:
             return value
@@ -364,7 +397,9 @@ def _keep(column: Any, keep: Sequence[bool]) -> Any:  # noqa: ANN401 - a column 
 
 
 def _is_list(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _is_complete(vector: Any) -> bool:  # noqa: ANN401 - a value of any class
@@ -375,4 +410,6 @@ def _is_complete(vector: Any) -> bool:  # noqa: ANN401 - a value of any class
 
 
 def _is_list_of_floats(kind: Any) -> bool:  # noqa: ANN401 - Arrow's types have no common attributes
-    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_floating(kind.value_type)
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_floating(
+        kind.value_type
+    )

@@ -59,7 +59,12 @@ class Job(Generic[_R]):
     """
 
     def __init__(
-        self, job: Runnable[_R], job_id: str, table_name: str, columns: tuple[str, ...], job_type: str = "backfill"
+        self,
+        job: Runnable[_R],
+        job_id: str,
+        table_name: str,
+        columns: tuple[str, ...],
+        job_type: str = "backfill",
     ) -> None:
         self._job = job
         self._future: Future[_R] = Future()
@@ -67,7 +72,9 @@ class Job(Generic[_R]):
         self._table_name = table_name
         self._columns = columns
         self._job_type = job_type
-        self._thread = threading.Thread(target=self._run, name=f"lance-spark-{job_id}", daemon=False)
+        self._thread = threading.Thread(
+            target=self._run, name=f"lance-spark-{job_id}", daemon=False
+        )
 
     @property
     def job_id(self) -> str:
@@ -350,7 +357,9 @@ class Job(Generic[_R]):
             return self._future.result(seconds)
         except TimeoutError:
             if self._future.done():
-                return self._future.result()  # the job ended at the last moment, or raised the error itself
+                return (
+                    self._future.result()
+                )  # the job ended at the last moment, or raised the error itself
         raise JobTimeoutError(
             f"Job {self._job_id} did not end within {seconds:g} s and continues: {self._job_type} of "
             f"{', '.join(self._columns)} in {self._table_name}. Call job.result() to wait again, or job.cancel() to "
@@ -384,7 +393,9 @@ class Job(Generic[_R]):
 def running_job(job_id: str, table_name: str) -> Job[Any] | None:
     """Returns the handle of a job of this process, or None if no such job is running."""
     jobs = list(_running.values())
-    return next((job for job in jobs if job.job_id == job_id and job.table_name == table_name), None)
+    return next(
+        (job for job in jobs if job.job_id == job_id and job.table_name == table_name), None
+    )
 
 
 def longest_wait_s(timeout: float | timedelta | None) -> float | None:

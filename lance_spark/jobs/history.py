@@ -32,7 +32,14 @@ from lance_spark.errors import (
 from lance_spark.jobs.records import JobRecord, progress_of
 from lance_spark.jobs.results import ENDED
 from lance_spark.jobs.row_errors import ErrorRecord
-from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quote_text, read_intact_rows, read_rows
+from lance_spark.jobs.tables import (
+    ERRORS,
+    JOBS,
+    append_rows,
+    quote_text,
+    read_intact_rows,
+    read_rows,
+)
 from lance_spark.jobs.web_ui import JobInWebUi
 from lance_spark.metrics import record_job
 from lance_spark.staging.area import is_id
@@ -53,7 +60,9 @@ _ends: dict[tuple[str, str], tuple[DatasetRef, Sequence[JobRecord], _Write, _IsN
 _lock = threading.Lock()
 
 
-def write_or_keep(ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted) -> None:
+def write_or_keep(
+    ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted
+) -> None:
     """Writes the end of a job now, or keeps the end and writes it later.
 
     Args:
@@ -69,10 +78,17 @@ def write_or_keep(ref: DatasetRef, records: Sequence[JobRecord], write: _Write, 
         if record.status == "DONE" or is_noted():
             write()
     except TableNotFoundError:
-        _LOG.info("Job %s has no end in a history, because its table %s was dropped", record.job_id, ref.uri)
+        _LOG.info(
+            "Job %s has no end in a history, because its table %s was dropped",
+            record.job_id,
+            ref.uri,
+        )
     except (OSError, LanceSparkError) as error:
         _LOG.warning(
-            "The end of job %s of %s is written later, because the store failed: %s", record.job_id, ref.uri, error
+            "The end of job %s of %s is written later, because the store failed: %s",
+            record.job_id,
+            ref.uri,
+            error,
         )
         with _lock:
             is_first = not _ends
@@ -102,7 +118,9 @@ def _write_all() -> None:
                 return
 
 
-def _is_settled(ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted) -> bool:
+def _is_settled(
+    ref: DatasetRef, records: Sequence[JobRecord], write: _Write, is_noted: _IsNoted
+) -> bool:
     """Writes an end, and tells whether the end is settled.
 
     A table that was dropped, or dropped and created again, needs no end.
@@ -132,7 +150,15 @@ HEARTBEAT_S = 10.0
 _DAMAGE = (ValueError, OverflowError, ArithmeticError)
 """Errors of invalid values in records, including times outside of Python's range."""
 
-_MEASURED_ROWS = ("computed", "from_checkpoint", "skipped", "failed", "carried", "recomputed", "nulled")
+_MEASURED_ROWS = (
+    "computed",
+    "from_checkpoint",
+    "skipped",
+    "failed",
+    "carried",
+    "recomputed",
+    "nulled",
+)
 
 _BLOCK_ROWS = 64
 """Rows that become Python values at once."""
@@ -186,7 +212,11 @@ class JobHistory:
         records = (*self.inner_ends, record)
 
         def write() -> None:
-            append_rows(self.ref, JOBS, pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema))
+            append_rows(
+                self.ref,
+                JOBS,
+                pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema),
+            )
 
         if is_end:
             write_or_keep(self.ref, records, write, lambda: self._is_noted(record))
@@ -235,8 +265,14 @@ class JobHistory:
             is_used = True
             try:
                 self.beat(staging_id, present())
-            except (OSError, ValueError, LanceSparkError) as error:  # any other error would end the thread
-                _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
+            except (
+                OSError,
+                ValueError,
+                LanceSparkError,
+            ) as error:  # any other error would end the thread
+                _LOG.warning(
+                    "a sign of life of a job of %s could not be given: %s", self.ref.uri, error
+                )
 
         try:
             with (
@@ -255,9 +291,15 @@ class JobHistory:
         A writer of the table may forge a record. An id of another form has no files.
         """
         if not is_id(staging_id):
-            _LOG.warning("A job's record has no valid id of its files: %r. Table: %s.", staging_id, self.ref.uri)
+            _LOG.warning(
+                "A job's record has no valid id of its files: %r. Table: %s.",
+                staging_id,
+                self.ref.uri,
+            )
             return
-        in_parallel(self._objects.uri, self._objects.delete, self._objects.list(f"jobs/{staging_id}"))
+        in_parallel(
+            self._objects.uri, self._objects.delete, self._objects.list(f"jobs/{staging_id}")
+        )
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None, *, but: str | None = None) -> list[JobRecord]:
@@ -295,7 +337,10 @@ class JobHistory:
     def _intact_rows(self, filter: str) -> pa.Table:
         rows, damaged = read_intact_rows(self.ref, JOBS, filter)
         for file in damaged:
-            _warn(self.ref, f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}")
+            _warn(
+                self.ref,
+                f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}",
+            )
         return rows
 
     def _jobs(self, rows: pa.Table, job_id: str | None = None) -> list[JobRecord]:
@@ -307,7 +352,10 @@ class JobHistory:
             if newest is None or _order(record) > _order(newest):
                 latest[record.job_id] = record
         running = [record for record in latest.values() if record.status not in ENDED]
-        latest |= {record.job_id: record for record in in_parallel(self._objects.uri, self._with_life, running)}
+        latest |= {
+            record.job_id: record
+            for record in in_parallel(self._objects.uri, self._with_life, running)
+        }
         return sorted(latest.values(), key=lambda record: record.launched_at, reverse=True)
 
     def _records(self, rows: pa.Table) -> Iterator[JobRecord]:
@@ -319,9 +367,14 @@ class JobHistory:
                 values = None  # then row by row
             for number in range(block.num_rows):
                 try:
-                    yield JobRecord.from_row(values[number] if values else block.slice(number, 1).to_pylist()[0])
+                    yield JobRecord.from_row(
+                        values[number] if values else block.slice(number, 1).to_pylist()[0]
+                    )
                 except _DAMAGE as error:
-                    _warn(self.ref, f"row {start + number} of {JOBS.name} is damaged and skipped: {error}")
+                    _warn(
+                        self.ref,
+                        f"row {start + number} of {JOBS.name} is damaged and skipped: {error}",
+                    )
 
     def first_versions(self) -> dict[str, int]:
         """Returns the earliest version read by any run of each job.
@@ -330,7 +383,9 @@ class JobHistory:
         """
         first: dict[str, int] = {}
         rows, _ = read_intact_rows(self.ref, JOBS)
-        for job_id, version in zip(rows["job_id"].to_pylist(), rows["read_version"].to_pylist(), strict=True):
+        for job_id, version in zip(
+            rows["job_id"].to_pylist(), rows["read_version"].to_pylist(), strict=True
+        ):
             if job_id is not None and version is not None:
                 first[job_id] = min(version, first.get(job_id, version))
         return first
@@ -369,7 +424,9 @@ class JobHistory:
         if job_id is not None:
             filters.append(f"job_id = {quote_text(job_id)}")
         if error_type is not None:
-            error_type = error_type.removeprefix("builtins.")  # records of built-in errors have no module
+            error_type = error_type.removeprefix(
+                "builtins."
+            )  # records of built-in errors have no module
             filters.append(
                 f"(error_type = {quote_text(error_type)} OR ends_with(error_type, {quote_text('.' + error_type)}))"
             )
@@ -377,24 +434,36 @@ class JobHistory:
             filters.append(f"array_has(columns, {quote_text(column)})")
         rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None, most=most)
         try:
-            unique = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
+            unique = {
+                record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())
+            }
         except _DAMAGE as error:
-            raise DamagedFileError(self.ref.uri, [ERRORS.name], f"a row is damaged: {error}") from error
-        return sorted(unique.values(), key=lambda record: (record.timestamp, record.row_address or 0))
+            raise DamagedFileError(
+                self.ref.uri, [ERRORS.name], f"a row is damaged: {error}"
+            ) from error
+        return sorted(
+            unique.values(), key=lambda record: (record.timestamp, record.row_address or 0)
+        )
 
     def _with_life(self, record: JobRecord) -> JobRecord:
         """Returns the record of a job without an end, with the counts of its last heartbeat."""
         record = self._with_progress(record)
         if self._is_alive(record):
             return record
-        return dataclasses.replace(record, status="DEAD", message=record.message or "its driver is gone")
+        return dataclasses.replace(
+            record, status="DEAD", message=record.message or "its driver is gone"
+        )
 
     def _with_progress(self, record: JobRecord) -> JobRecord:
         payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
         try:
             values = load_object(payload or b"{}", {"at": (int, float)})
             return record.with_progress(values, datetime.fromtimestamp(values["at"], UTC))
-        except (ValueError, OverflowError, OSError):  # no heartbeat, a damaged one, or no time of the calendar
+        except (
+            ValueError,
+            OverflowError,
+            OSError,
+        ):  # no heartbeat, a damaged one, or no time of the calendar
             return record
 
     @staticmethod

@@ -90,35 +90,54 @@ class MergingAppend:
         for handle in reversed(head.get_fragments()):
             fragment = handle.metadata
             size = fragment.files[0].file_size_bytes or 0 if len(fragment.files) == 1 else 0
-            if not 0 < size <= min(_SMALL_BYTES, room) or fragment.physical_rows > _ABSORBED_ROWS * rows:
+            if (
+                not 0 < size <= min(_SMALL_BYTES, room)
+                or fragment.physical_rows > _ABSORBED_ROWS * rows
+            ):
                 break
             absorbed.insert(0, fragment)
             rows, room = rows + fragment.num_rows, room - size
         return absorbed
 
-    def _rows_of(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
+    def _rows_of(
+        self, head: lance.LanceDataset, fragments: list[FragmentMetadata]
+    ) -> pa.Table | None:
         """Returns the rows of fragments; None for no fragment, or an unreadable fragment."""
         if not fragments:
             return None
-        parts = [_written.get(self._key_of(fragment)) for fragment in fragments if not fragment.num_deletions]
+        parts = [
+            _written.get(self._key_of(fragment))
+            for fragment in fragments
+            if not fragment.num_deletions
+        ]
         known_rows = [part[0] for part in parts if part is not None]
-        return pa.concat_tables(known_rows) if len(known_rows) == len(fragments) else self._read(head, fragments)
+        return (
+            pa.concat_tables(known_rows)
+            if len(known_rows) == len(fragments)
+            else self._read(head, fragments)
+        )
 
     def _read(self, head: lance.LanceDataset, fragments: list[FragmentMetadata]) -> pa.Table | None:
         """Reads the rows of fragments; None for an unreadable fragment."""
         try:
-            rows, damaged = read_in_child(self._at, head.schema, None, [fragment.id for fragment in fragments])
+            rows, damaged = read_in_child(
+                self._at, head.schema, None, [fragment.id for fragment in fragments]
+            )
         except (ReaderEndedError, RefusedError, LanceSparkError):
             return None
         # A concurrent writer may have removed a fragment. The commit would then lose, too.
-        is_complete = not damaged and rows.num_rows == sum(fragment.num_rows for fragment in fragments)
+        is_complete = not damaged and rows.num_rows == sum(
+            fragment.num_rows for fragment in fragments
+        )
         return rows if is_complete else None
 
     def _write(self, head: lance.LanceDataset, rows: pa.Table) -> list[FragmentMetadata]:
         from lance.fragment import write_fragments
 
         with refusals_as_errors(self._at.uri):
-            fragments = write_fragments(rows, head, mode="append", storage_options=self._at.lance_options)
+            fragments = write_fragments(
+                rows, head, mode="append", storage_options=self._at.lance_options
+            )
         if len(fragments) == 1 and rows.nbytes <= _SMALL_BYTES:
             _keep(self._key_of(fragments[0]), rows)
         return fragments

@@ -88,7 +88,12 @@ class Progress:
         self._sink = _Cell(stages) if in_notebook else _Lines(stages)
 
     def update(
-        self, *, rows: int, written: int, committed: int = 0, seconds: Mapping[str, float] | None = None
+        self,
+        *,
+        rows: int,
+        written: int,
+        committed: int = 0,
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         """Shows the progress of the job, and the stages with the most of `seconds`."""
         if self._sink is None:
@@ -111,7 +116,9 @@ def _show_shares(seconds: Mapping[str, float]) -> str:
     """Returns the stages with the most time: `(compute 80 %, read 15 %, write 5 %)`."""
     total = sum(seconds.values())
     longest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:_SHOWN_STAGES]
-    shares = [f"{stage} {100 * seconds[stage] / total:.0f} %" for stage in longest if seconds[stage]]
+    shares = [
+        f"{stage} {100 * seconds[stage] / total:.0f} %" for stage in longest if seconds[stage]
+    ]
     return f"({', '.join(shares)})" if shares else ""
 
 
@@ -184,7 +191,9 @@ class _Terminal:
                 self._move_logs(originals)
             self._jobs += 1
             add = self._bars.add_task
-            return self._bars, [add(stage.title, total=stage.total, text=stage.text) for stage in stages]
+            return self._bars, [
+                add(stage.title, total=stage.total, text=stage.text) for stage in stages
+            ]
 
     def end(self, tasks: Sequence[Any]) -> None:
         """Prints the final lines of a job, and removes its live lines."""
@@ -258,7 +267,11 @@ def _bars() -> Bars:
 
     console = _Console(stderr=True)
     bars = Bars(
-        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        TextColumn(
+            "{task.description}",
+            markup=False,
+            table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1),
+        ),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
         TimeElapsedColumn(),

@@ -28,7 +28,12 @@ from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreada
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
 from lance_spark.lance_compat import load_lance
 from lance_spark.locations import is_local
-from udf_runtime.execute.isolation.protocol.frames import Tag, read_frame, wait_readable, write_frame
+from udf_runtime.execute.isolation.protocol.frames import (
+    Tag,
+    read_frame,
+    wait_readable,
+    write_frame,
+)
 
 _ANSWER_TIMEOUT_S = 60.0
 """Longest wait for the child, which decodes a large history in seconds. Other threads wait as long
@@ -71,7 +76,9 @@ class ReaderProcess:
             bufsize=0,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
+        assert (
+            self._process.stdin is not None and self._process.stdout is not None
+        )  # both are pipes
         self._input, self._output = self._process.stdin, self._process.stdout
 
     def call(self, request: dict[str, Any], *, timeout_s: float) -> tuple[Tag, pa.Buffer]:
@@ -89,7 +96,11 @@ class ReaderProcess:
             pass
         if answer is None:
             self.close()
-            why = f"ended with {self._process.returncode}" if answers else f"gave no answer within {timeout_s:.0f} s"
+            why = (
+                f"ended with {self._process.returncode}"
+                if answers
+                else f"gave no answer within {timeout_s:.0f} s"
+            )
             raise ReaderEndedError(f"the process that decodes it {why}")
         return answer
 
@@ -149,7 +160,12 @@ def change_in_child(at: DatasetRef, operation: str, **arguments: str) -> None:
 
 
 def _call(at: DatasetRef, operation: str, **arguments: object) -> pa.Buffer:
-    request = {"operation": operation, "uri": at.uri, "storage_options": at.storage_options, **arguments}
+    request = {
+        "operation": operation,
+        "uri": at.uri,
+        "storage_options": at.storage_options,
+        **arguments,
+    }
     timeout_s = _ANSWER_TIMEOUT_S if is_local(at.uri) else _ANSWER_TIMEOUT_S + _STORE_TIMEOUT_S
     with _lock:
         tag, payload = _running_reader().call(request, timeout_s=timeout_s)
@@ -206,7 +222,9 @@ def _answer(request: dict[str, Any]) -> pa.Buffer:
         return pa.py_buffer(b"")
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(request.pop("schema"))))
     rows, damaged = decode_rows(at, schema, **request)
-    described = rows.replace_schema_metadata({_DAMAGED_KEY: json.dumps([asdict(file) for file in damaged])})
+    described = rows.replace_schema_metadata(
+        {_DAMAGED_KEY: json.dumps([asdict(file) for file in damaged])}
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, described.schema) as writer:
         writer.write_table(described)

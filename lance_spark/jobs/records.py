@@ -117,14 +117,21 @@ class JobRecord(Displayable):
         """Summary of the job and its status."""
         of = f" of {', '.join(self.columns)}" if self.columns else ""
         why = "" if self.message is None else f". {self.message}"
-        return f"{self.job_type}{of} {self.status}: {join_row_counts(self)} (job {self.job_id}){why}"
+        return (
+            f"{self.job_type}{of} {self.status}: {join_row_counts(self)} (job {self.job_id}){why}"
+        )
 
     @staticmethod
     def of(result: BackfillJobResult, **more: Any) -> JobRecord:  # noqa: ANN401 - fields that a result lacks
         """Returns the record of a job with a result."""
         udf = next(iter(result.columns.values()))
         names = JobRecord.__dataclass_fields__.keys()
-        same = {name: getattr(source, name) for source in (udf, result) for name in names if hasattr(source, name)}
+        same = {
+            name: getattr(source, name)
+            for source in (udf, result)
+            for name in names
+            if hasattr(source, name)
+        }
         return JobRecord(**{**same, "columns": tuple(result.columns), **more})
 
     def to_row(self) -> dict[str, Any]:
@@ -178,18 +185,56 @@ def progress_of(result: object) -> dict[str, float]:
     return {name: getattr(result, name) for name in _PROGRESS if hasattr(result, name)}
 
 
-_TEXTS = ("job_id", "job_type", "status", "udf_name", "udf_version", "key", "staging_id", "launched_by", "process")
-_COUNTS = ("rows_selected", "rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "retries")
-_ADDED_COUNTS = ("rows_deduplicated", "rows_remaining", "cost", "rows_carried", "rows_recomputed", "rows_nulled")
+_TEXTS = (
+    "job_id",
+    "job_type",
+    "status",
+    "udf_name",
+    "udf_version",
+    "key",
+    "staging_id",
+    "launched_by",
+    "process",
+)
+_COUNTS = (
+    "rows_selected",
+    "rows_computed",
+    "rows_from_checkpoint",
+    "rows_skipped",
+    "rows_failed",
+    "retries",
+)
+_ADDED_COUNTS = (
+    "rows_deduplicated",
+    "rows_remaining",
+    "cost",
+    "rows_carried",
+    "rows_recomputed",
+    "rows_nulled",
+)
 """Counts that the history of an earlier release may lack."""
 
 _PROGRESS = (
-    *("rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "rows_carried", "rows_recomputed"),
+    *(
+        "rows_computed",
+        "rows_from_checkpoint",
+        "rows_skipped",
+        "rows_failed",
+        "rows_carried",
+        "rows_recomputed",
+    ),
     *("fragments_done", "retries", "cost"),
 )
 """Counts of a record that the heartbeats of a running job renew."""
 
-_NUMBERS = (*_COUNTS, *_ADDED_COUNTS, "read_version", "fragments_total", "fragments_done", "batch_rows")
+_NUMBERS = (
+    *_COUNTS,
+    *_ADDED_COUNTS,
+    "read_version",
+    "fragments_total",
+    "fragments_done",
+    "batch_rows",
+)
 _NUMBERS_END = 1 << 63
 
 _JOB_KINDS: Kinds = {
@@ -198,7 +243,9 @@ _JOB_KINDS: Kinds = {
     **dict.fromkeys(("columns", "input_columns", "versions"), (list, type(None))),
     **dict.fromkeys(("launched_at", "updated_at"), datetime),
     "completed_at": (datetime, type(None)),
-    **dict.fromkeys(("batch_rows", *(name for name in _ADDED_COUNTS if name != "cost")), (int, type(None))),
+    **dict.fromkeys(
+        ("batch_rows", *(name for name in _ADDED_COUNTS if name != "cost")), (int, type(None))
+    ),
     "cost": (float, type(None)),
     **dict.fromkeys(("where", "message", "seconds"), (str, type(None))),
 }
@@ -221,7 +268,9 @@ def _check_job(values: Mapping[str, Any]) -> None:
     for name in _NUMBERS:
         _check_numbers(name, [values[name]])
     # A stage as the difference of two clocks may be a trifle below 0.
-    _check_numbers("seconds", [values["seconds"].get("total"), *map(abs, values["seconds"].values())])
+    _check_numbers(
+        "seconds", [values["seconds"].get("total"), *map(abs, values["seconds"].values())]
+    )
     _check_numbers("versions", values["versions"])
     DriverProcess.from_json(values["process"])
 
@@ -233,4 +282,6 @@ def _check_numbers(name: str, numbers: Iterable[float | None]) -> None:
         ValueError: A number is negative, too large, or no number (NaN).
     """
     if not all(number is None or 0 <= number < _NUMBERS_END for number in numbers):
-        raise ValueError(f"the field {name!r} holds a number below 0, or above all counts and times")
+        raise ValueError(
+            f"the field {name!r} holds a number below 0, or above all counts and times"
+        )

@@ -256,7 +256,9 @@ class RefreshJobResult(Displayable):
             (self.rows_removed, "removed"),
             (self.rows_skipped, "skipped"),
         )
-        versions = join_counts(f"source version {self.source_version}", _show_last_version(self.versions))
+        versions = join_counts(
+            f"source version {self.source_version}", _show_last_version(self.versions)
+        )
         return f"{self.status}: {rows or 'no row changed'}, {versions}"
 
     @property

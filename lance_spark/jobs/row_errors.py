@@ -116,13 +116,30 @@ class ErrorRecord(Displayable):
         check_fields(row, _ERROR_KINDS)
         if not row["columns"] or None in (*row["columns"], *row["input_columns"]):
             raise ValueError("a list of columns is empty or holds NULL")
-        return ErrorRecord(**{**row, "columns": tuple(row["columns"]), "input_columns": tuple(row["input_columns"])})
+        return ErrorRecord(
+            **{
+                **row,
+                "columns": tuple(row["columns"]),
+                "input_columns": tuple(row["input_columns"]),
+            }
+        )
 
 
-_ERROR_TEXTS = ("error_id", "job_id", "table_uri", "udf_name", "udf_version", "outcome", "error_type", "error_message")
+_ERROR_TEXTS = (
+    "error_id",
+    "job_id",
+    "table_uri",
+    "udf_name",
+    "udf_version",
+    "outcome",
+    "error_type",
+    "error_message",
+)
 _ERROR_KINDS: Kinds = {
     **dict.fromkeys(_ERROR_TEXTS, str),
-    **dict.fromkeys(("table_version", "fragment_id", "attempt", "max_attempts", "bisect_depth"), int),
+    **dict.fromkeys(
+        ("table_version", "fragment_id", "attempt", "max_attempts", "bisect_depth"), int
+    ),
     **dict.fromkeys(("columns", "input_columns"), list),
     "row_address": (int, type(None)),
     "error_trace": (str, type(None)),

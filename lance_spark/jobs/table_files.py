@@ -136,13 +136,18 @@ def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:
 
 
 def _select(
-    source: lance.LanceDataset | lance.LanceFragment, schema: pa.Schema, filter: str | None, most: int | None
+    source: lance.LanceDataset | lance.LanceFragment,
+    schema: pa.Schema,
+    filter: str | None,
+    most: int | None,
 ) -> pa.Table:
     with panics_as_errors():
         # Late materialization would read each small file twice: the filter's column first.
         rows = source.to_table(filter=filter, limit=most, late_materialization=False)
     arrays = [
-        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        rows.column(field.name)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
         for field in schema
     ]
     table = pa.Table.from_arrays(arrays, schema=schema)

@@ -28,7 +28,12 @@ from lance_spark.errors import (
     refusals_as_errors,
 )
 from lance_spark.jobs.merging_append import MergingAppend
-from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
+from lance_spark.jobs.reader_process import (
+    ReaderEndedError,
+    RefusedError,
+    change_in_child,
+    read_in_child,
+)
 from lance_spark.jobs.table_files import KEPT_VERSIONS, DamagedFile, paths_of
 from lance_spark.locations import is_local
 from lance_spark.storage.objects import LanceObjects
@@ -166,7 +171,9 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         dataset = open_or_create(at, table.schema, _POLICY)
         rows = _fit_columns(rows, dataset)
         if not dataset.schema.equals(rows.schema):
-            raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
+            raise TableUnreadableError(
+                at.uri, "it has other columns", hint="move away what is there"
+            )
         append = MergingAppend(at, rows)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % KEPT_VERSIONS == 0:
@@ -174,7 +181,9 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
 
 
 def change_config(
-    ref: DatasetRef, table: SystemTable, change: Callable[[lance.LanceDataset], Mapping[str, str] | None]
+    ref: DatasetRef,
+    table: SystemTable,
+    change: Callable[[lance.LanceDataset], Mapping[str, str] | None],
 ) -> None:
     """Sets keys in the configuration of a table, and creates a missing table. Runs in any process.
 
@@ -205,7 +214,9 @@ def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset) -> pa.Table:
     return rows.select([name for name in rows.column_names if name in dataset.schema.names])
 
 
-def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None, *, most: int | None = None) -> pa.Table:
+def read_rows(
+    ref: DatasetRef, table: SystemTable, filter: str | None = None, *, most: int | None = None
+) -> pa.Table:
     """Returns the rows that match a filter; no rows before the first append. Runs in any process.
 
     `most` is a maximum number of rows; None returns all rows.
@@ -248,7 +259,10 @@ def read_intact_rows(
     except TableUnreadableError as error:
         # The first name belongs to the latest version.
         manifests = LanceObjects(at.uri, at.storage_options).list("_versions")[:1]
-        rows, damaged = empty, [DamagedFile(path, str(error)) for path in manifests or ["_versions"]]
+        rows, damaged = (
+            empty,
+            [DamagedFile(path, str(error)) for path in manifests or ["_versions"]],
+        )
     _refuse_unless_fetched(at, damaged)
     return rows, damaged
 
@@ -263,7 +277,9 @@ def _decode(
     parts, damaged = [table.schema.empty_table()], []
     for fragment in at.open_latest().get_fragments():
         try:
-            rows, unreadable = read_in_child(at, table.schema, filter, [fragment.fragment_id], most=most)
+            rows, unreadable = read_in_child(
+                at, table.schema, filter, [fragment.fragment_id], most=most
+            )
         except ReaderEndedError as error:
             damaged += [DamagedFile(path, str(error)) for path in paths_of(fragment)]
         else:
@@ -291,7 +307,9 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
 
     def replace(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
         if head.version != dataset.version:
-            raise TableUnwritableError(at.uri, f"a concurrent writer committed version {head.version}")
+            raise TableUnwritableError(
+                at.uri, f"a concurrent writer committed version {head.version}"
+            )
         return lance.LanceOperation.Overwrite(rows.schema, fragments)
 
     with _commit_errors_as_unwritable(at.uri):

@@ -19,8 +19,22 @@ _MOST_COLUMNS = 20
 _MOST_CHARS = 300
 
 _NUMBERS = (
-    *("read_version", "rows_selected", "rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed"),
-    *("rows_carried", "rows_recomputed", "rows_nulled", "fragments_total", "fragments_done", "retries"),
+    *(
+        "read_version",
+        "rows_selected",
+        "rows_computed",
+        "rows_from_checkpoint",
+        "rows_skipped",
+        "rows_failed",
+    ),
+    *(
+        "rows_carried",
+        "rows_recomputed",
+        "rows_nulled",
+        "fragments_total",
+        "fragments_done",
+        "retries",
+    ),
 )
 
 
@@ -52,16 +66,24 @@ class JobInWebUi:
     def _describe(self, record: JobRecord) -> dict[str, object]:
         """Returns the fields of LanceJob.java."""
         more = len(record.columns) - _MOST_COLUMNS
-        columns = [*map(_clip, record.columns[:_MOST_COLUMNS]), *([f"{more:,} more"] if more > 0 else [])]
+        columns = [
+            *map(_clip, record.columns[:_MOST_COLUMNS]),
+            *([f"{more:,} more"] if more > 0 else []),
+        ]
         return {
             **{name: getattr(record, name) for name in _NUMBERS},
-            **{name: _clip(getattr(record, name)) for name in ("job_id", "job_type", "status", "udf_name")},
+            **{
+                name: _clip(getattr(record, name))
+                for name in ("job_id", "job_type", "status", "udf_name")
+            },
             "table": _clip(self._uri.rstrip("/").rpartition("/")[2].removesuffix(".lance")),
             "table_uri": _clip(self._uri),
             "columns": columns,
             "launched_at": _milliseconds(record.launched_at),
             "updated_at": _milliseconds(record.updated_at),
-            "completed_at": 0 if record.completed_at is None else _milliseconds(record.completed_at),
+            "completed_at": 0
+            if record.completed_at is None
+            else _milliseconds(record.completed_at),
             "commits": len(record.versions),
             "last_version": record.versions[-1] if record.versions else 0,
             "errors": [_describe_error(error) for error in list(self._errors.values())],

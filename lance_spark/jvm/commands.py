@@ -41,7 +41,14 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
         "table_exists_in",
         "truncate",
     ),
-    "writes": ("abort_batch", "abort_write", "commit_batch", "commit_write", "plan_batch", "plan_write"),
+    "writes": (
+        "abort_batch",
+        "abort_write",
+        "commit_batch",
+        "commit_write",
+        "plan_batch",
+        "plan_write",
+    ),
 }
 """Commands by their modules in `lance_spark.sql`. A function of the same name runs each command."""
 

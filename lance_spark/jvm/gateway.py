@@ -106,4 +106,7 @@ os.register_at_fork(after_in_child=_forget_server)
 
 def failed(error: BaseException) -> dict[str, str]:
     """Returns the answer for an error."""
-    return {"kind": type(error).__name__, "error": f"{type(error).__module__}.{type(error).__name__}: {error}"}
+    return {
+        "kind": type(error).__name__,
+        "error": f"{type(error).__module__}.{type(error).__name__}: {error}",
+    }

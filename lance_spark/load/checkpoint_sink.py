@@ -25,7 +25,13 @@ from lance_spark.load.columns import value_field
 from lance_spark.load.joined_files import JoinedFiles
 from lance_spark.locations import is_local
 from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import (
+    Addresses,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.blobs import row_field
 from lance_spark.types import ReadConverter, WriteConverter
@@ -35,7 +41,11 @@ FOUND = "__found"
 """Whether a row has a match: true or NULL."""
 
 ANSWER = StructType(
-    [StructField("fragment_id", LongType()), StructField("rows", BinaryType()), StructField("outcome", StringType())]
+    [
+        StructField("fragment_id", LongType()),
+        StructField("rows", BinaryType()),
+        StructField("outcome", StringType()),
+    ]
 )
 """A fragment, its joined rows, and the outcome of its file. Without an outcome, checkpoints have
 the values."""
@@ -93,12 +103,18 @@ class KeyReader:
                 for name, field in zip(spec.input_names, self.schema.fields[1:], strict=True)
             ]
         )
-        converter = ReadConverter(pa.schema([rows.dataset.schema.field(name) for name in spec.input_names]), keys)
+        converter = ReadConverter(
+            pa.schema([rows.dataset.schema.field(name) for name in spec.input_names]), keys
+        )
         whole = spark_arrow_schema(self.schema)
         for batch in reader.batches(wanted.to_numpy(), _KEY_BATCH_ROWS):
             *columns, addresses = batch.columns
-            key_batch = converter.convert(pa.RecordBatch.from_arrays(columns, names=list(spec.input_names)))
-            yield pa.RecordBatch.from_arrays([addresses.cast(pa.int64()), *key_batch.columns], schema=whole)
+            key_batch = converter.convert(
+                pa.RecordBatch.from_arrays(columns, names=list(spec.input_names))
+            )
+            yield pa.RecordBatch.from_arrays(
+                [addresses.cast(pa.int64()), *key_batch.columns], schema=whole
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,12 +160,16 @@ class CheckpointSink:
                     if fragment is not None:
                         yield fragment
                     source = source_of(spec, rows.existing_fragment(number).metadata)
-                    fragment = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
+                    fragment = _Fragment(
+                        number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows)
+                    )
                 fragment.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
         if fragment is not None:
             yield fragment
 
-    def _values(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Addresses, pa.StructArray]]:
+    def _values(
+        self, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[Addresses, pa.StructArray]]:
         """Yields addresses and values of each batch, checked and converted."""
         spec = self.spec
         targets = pa.schema([value_field(field) for field in spec.targets.schema])
@@ -159,15 +179,23 @@ class CheckpointSink:
                 for name, field in zip(targets.names, self.values.fields, strict=True)
             ]
         )
-        converter = WriteConverter(value_schema, pa.schema([row_field(field) for field in spec.targets.schema]))
+        converter = WriteConverter(
+            value_schema, pa.schema([row_field(field) for field in spec.targets.schema])
+        )
         # Checkpoints name values by output, independent of the column's current name.
-        parts = [target.with_name(output) for target, (output, _) in zip(targets, spec.outputs, strict=True)]
+        parts = [
+            target.with_name(output)
+            for target, (output, _) in zip(targets, spec.outputs, strict=True)
+        ]
         last: int | None = None
         for batch in batches:
             addresses = batch.column(0).to_numpy().view(np.uint64)
             self._check(batch, addresses, last)
             value_batch = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
-            yield addresses, pa.StructArray.from_arrays(converter.convert(value_batch).columns, fields=parts)
+            yield (
+                addresses,
+                pa.StructArray.from_arrays(converter.convert(value_batch).columns, fields=parts),
+            )
             last = int(addresses[-1]) if len(addresses) else last
 
     def _check(self, batch: pa.RecordBatch, addresses: Addresses, last: int | None) -> None:
@@ -220,6 +248,10 @@ class _Fragment:
 
 def _answer(number: int, rows: RowSet, outcome: str | None = None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([number], pa.int64()), pa.array([rows.dumps()], pa.binary()), pa.array([outcome], pa.string())],
+        [
+            pa.array([number], pa.int64()),
+            pa.array([rows.dumps()], pa.binary()),
+            pa.array([outcome], pa.string()),
+        ],
         schema=spark_arrow_schema(ANSWER),
     )

@@ -23,7 +23,18 @@ from lance_spark.types.mapping import bare
 if TYPE_CHECKING:
     import lance
 
-_HASHED = ("tinyint", "smallint", "int", "bigint", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
+_HASHED = (
+    "tinyint",
+    "smallint",
+    "int",
+    "bigint",
+    "string",
+    "binary",
+    "boolean",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+)
 """Types of keys except decimals. Equal values of these types are identical."""
 
 
@@ -82,7 +93,9 @@ def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadReq
     table = {field.name: field for field in dataset.schema}
     existing = [field for field in loaded.fields if field.name in table]
     if existing:
-        check_writable(StructType(existing), pa.schema([value_field(table[field.name]) for field in existing]))
+        check_writable(
+            StructType(existing), pa.schema([value_field(table[field.name]) for field in existing])
+        )
     if request.on_missing == "null":
         _check_nullable([table[field.name] for field in existing], dataset.uri)
     added = [field for field in loaded.fields if field.name not in table]
@@ -91,8 +104,12 @@ def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadReq
 
 def _new_schema(dataset: lance.LanceDataset, columns: Sequence[StructField]) -> pa.Schema:
     check_new_names(dataset, [column.name for column in columns])
-    fields = [StructField(column.name, column.dataType, True, column.metadata) for column in columns]
-    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(StructType(fields), {})])
+    fields = [
+        StructField(column.name, column.dataType, True, column.metadata) for column in columns
+    ]
+    new = pa.schema(
+        [field.with_nullable(True) for field in to_lance_schema(StructType(fields), {})]
+    )
     check_storable(new, dataset.data_storage_version)
     return new
 
@@ -140,5 +157,7 @@ def _not_there(head: lance.LanceDataset, fields: Sequence[pa.Field[Any]]) -> lis
         if field.name not in present:
             absent_fields.append(field)
         elif present[field.name].type != field.type:
-            raise ColumnExistsError([field.name], head.uri, hint="a concurrent writer has added it; load again")
+            raise ColumnExistsError(
+                [field.name], head.uri, hint="a concurrent writer has added it; load again"
+            )
     return absent_fields

@@ -69,7 +69,10 @@ class LoadDefinition(Definition):
 
 
 def define_load(
-    source: Source, request: LoadRequest, dataset: lance.LanceDataset, alignment: SourceAlignment | None
+    source: Source,
+    request: LoadRequest,
+    dataset: lance.LanceDataset,
+    alignment: SourceAlignment | None,
 ) -> LoadDefinition:
     """Returns the definition for a version of the table with all columns.
 

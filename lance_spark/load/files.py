@@ -80,7 +80,9 @@ def list_files(
     for uri, (_, path) in zip(source, systems, strict=True):
         files = _list(system, path, uri, asked)
         if not files:
-            raise SourceError(f"There is no file to load at {uri}. Check the path, and source_format.", source=uri)
+            raise SourceError(
+                f"There is no file to load at {uri}. Check the path, and source_format.", source=uri
+            )
         files_by_path |= {file.path: file for file in files}
     listed = tuple(files_by_path[path] for path in sorted(files_by_path))
     return system, asked or _format_of(listed, ", ".join(source)), listed
@@ -101,7 +103,11 @@ def _list(system: FileSystem, path: str, uri: str, asked: SourceFormat | None) -
         raise SourceError(f"{problem} Check permissions.", source=uri) from error
     if root.is_file and not patterns:
         return [_file(root)]
-    files = [_file(info) for info in infos if info.is_file and _is_chosen(info.path.removeprefix(base), patterns)]
+    files = [
+        _file(info)
+        for info in infos
+        if info.is_file and _is_chosen(info.path.removeprefix(base), patterns)
+    ]
     if asked is None or patterns:
         return files
     return _of_format(files, asked) or files
@@ -115,7 +121,11 @@ def _is_chosen(path: str, patterns: Sequence[str]) -> bool:
     """Tells whether a file, or one of its folders, matches patterns. Hidden names do not match."""
     names = path.strip("/").split("/")
     is_hidden = any(name.startswith(("_", ".")) for name in names)
-    return not is_hidden and len(names) >= len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
+    return (
+        not is_hidden
+        and len(names) >= len(patterns)
+        and all(map(fnmatch.fnmatchcase, names, patterns))
+    )
 
 
 def _file(info: Any) -> SourceFile:  # noqa: ANN401 - missing in PyArrow's stubs
@@ -132,11 +142,16 @@ def _format_of(files: Sequence[SourceFile], source: str) -> SourceFormat:
     kinds = [file_format for file_format in formats if file_format is not None]
     if len(formats) == 1 and kinds:
         return kinds[0]
-    what = f"several formats: {', '.join(formats.values())}" if len(kinds) > 1 else "no format in their names"
+    what = (
+        f"several formats: {', '.join(formats.values())}"
+        if len(kinds) > 1
+        else "no format in their names"
+    )
     unknown = formats.get(None)
     example = f", such as {unknown}" if unknown is not None and len(kinds) <= 1 else ""
     raise SourceError(
-        f"The files at {source} have {what}{example}. Say source_format='parquet', 'lance' or 'ipc'.", source=source
+        f"The files at {source} have {what}{example}. Say source_format='parquet', 'lance' or 'ipc'.",
+        source=source,
     )
 
 
@@ -156,7 +171,9 @@ def rows_of(system: FileSystem, format: SourceFormat, file: SourceFile) -> int |
         return opened.rows
 
 
-def pieces_of(system: FileSystem, format: SourceFormat, files: Sequence[SourceFile]) -> tuple[Piece, ...]:
+def pieces_of(
+    system: FileSystem, format: SourceFormat, files: Sequence[SourceFile]
+) -> tuple[Piece, ...]:
     """Cuts files into pieces of about 128 MiB. Reads the footers of larger files."""
     pieces: list[Piece] = []
     for file in files:
@@ -259,8 +276,12 @@ class _Opened:
                 raise
         except (pa.ArrowException, OSError) as error:
             path = self._file.path
-            problem = end_sentence(f"The file {path} is no file of format {self._format}, or cannot be read: {error}")
-            raise SourceError(f"{problem} Check the file, and source_format.", source=path) from error
+            problem = end_sentence(
+                f"The file {path} is no file of format {self._format}, or cannot be read: {error}"
+            )
+            raise SourceError(
+                f"{problem} Check the file, and source_format.", source=path
+            ) from error
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -295,7 +316,9 @@ class _Opened:
                 about = metadata.row_group(group)
                 width = about.total_byte_size // max(about.num_rows, 1)
                 rows = min(max(_BATCH_BYTES // max(width, 1), 16), _MOST_BATCH_ROWS)
-                yield from self._reader.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+                yield from self._reader.iter_batches(
+                    batch_size=rows, row_groups=[group], columns=columns
+                )
             return
         if isinstance(self._reader, pa.RecordBatchFileReader):
             numbers = range(piece.first, self.parts if piece.stop is None else piece.stop)

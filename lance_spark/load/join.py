@@ -68,7 +68,11 @@ class LoadJoin:
     alignment: SourceAlignment | None
 
     def answers(
-        self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet], whole: Mapping[int, FragmentWork]
+        self,
+        spark: SparkSession,
+        spec: BackfillSpec,
+        todo: Mapping[int, RowSet],
+        whole: Mapping[int, FragmentWork],
     ) -> DataFrame:
         """Returns the DataFrame of the join of some rows."""
         values = [f"__value_{number}" for number in range(len(self.columns))]
@@ -76,7 +80,10 @@ class LoadJoin:
         sink = CheckpointSink(
             spec=spec,
             values=StructType(
-                [StructField(n, field.dataType, True) for n, field in zip(values, loaded.fields, strict=True)]
+                [
+                    StructField(n, field.dataType, True)
+                    for n, field in zip(values, loaded.fields, strict=True)
+                ]
             ),
             refuses_missing=self.on_missing == "error",
             checkpoint_rows=self.checkpoint_rows,
@@ -85,10 +92,14 @@ class LoadJoin:
         if self.alignment is not None and isinstance(self.source, FileSource):
             return self._looked_up(spark, spec, todo, sink, self.source, self.alignment)
         rows = self._rows_with_keys(spec, todo, _TASK_ROWS)
-        key_frame = spark.range(0, len(rows.tasks), 1, len(rows.tasks)).mapInArrow(rows, rows.schema)
+        key_frame = spark.range(0, len(rows.tasks), 1, len(rows.tasks)).mapInArrow(
+            rows, rows.schema
+        )
         names = rows.schema.names[1:]
         source_frame = self.source.frame(spark, (*self.keys, *self.columns))
-        right = source_frame.toDF(*(f"__source{name}" for name in names), *values).withColumn(FOUND, sf.lit(True))
+        right = source_frame.toDF(*(f"__source{name}" for name in names), *values).withColumn(
+            FOUND, sf.lit(True)
+        )
         size = self.source.stored_bytes
         if size is not None:
             # Spark would take the output of Python tasks for tiny, because its size is unknown.
@@ -124,11 +135,16 @@ class LoadJoin:
         count = len(look_up.parts.tasks)
         return spark.range(0, count, 1, count).mapInArrow(look_up, ANSWER)
 
-    def _rows_with_keys(self, spec: BackfillSpec, todo: Mapping[int, RowSet], task_rows: int) -> KeyReader:
+    def _rows_with_keys(
+        self, spec: BackfillSpec, todo: Mapping[int, RowSet], task_rows: int
+    ) -> KeyReader:
         dataset = spec.snapshot.open()
         keys = to_spark_schema(pa.schema([dataset.schema.field(name) for name in spec.input_names]))
         columns = [StructField(ROW_ADDRESS, LongType())]
-        columns += [StructField(f"__key_{number}", field.dataType) for number, field in enumerate(keys.fields)]
+        columns += [
+            StructField(f"__key_{number}", field.dataType)
+            for number, field in enumerate(keys.fields)
+        ]
         return KeyReader(spec=spec, schema=StructType(columns), tasks=_tasks(todo, task_rows))
 
 
@@ -139,7 +155,9 @@ def _in_one_task(whole: Mapping[int, FragmentWork]) -> dict[int, FragmentWork]:
     return {number: work for number, work in whole.items() if work.end <= 1 << _GROUP_BITS}
 
 
-def _tasks(todo: Mapping[int, RowSet], task_rows: int) -> tuple[tuple[tuple[int, RowSet], ...], ...]:
+def _tasks(
+    todo: Mapping[int, RowSet], task_rows: int
+) -> tuple[tuple[tuple[int, RowSet], ...], ...]:
     """Cuts rows into tasks: parts of large fragments, and groups of small fragments.
 
     A task may read the whole source, so the number of fragments of a task has no limit.

@@ -36,7 +36,13 @@ class _JoinedRange(JoinRange):
     """A whole fragment whose joined values are in memory."""
 
     def __init__(
-        self, context: RoundContext, work: FragmentWork, values: Chunk, *, writer: WriteBehind, files: TaskFiles
+        self,
+        context: RoundContext,
+        work: FragmentWork,
+        values: Chunk,
+        *,
+        writer: WriteBehind,
+        files: TaskFiles,
     ) -> None:
         super().__init__(context, work, writer=writer, files=files)
         self._values = values
@@ -90,7 +96,10 @@ class JoinedFiles:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             self._lanes.close()
@@ -126,7 +135,9 @@ class JoinedFiles:
         except Exception as error:  # noqa: BLE001 - the assembly of the fragment reports the error
             outcome = Future()
             outcome.set_exception(error)
-        self._pending.append(_PendingFile(number=number, rows=rows, outcome=outcome, store_values=store_values))
+        self._pending.append(
+            _PendingFile(number=number, rows=rows, outcome=outcome, store_values=store_values)
+        )
 
     def answers(self, *, wait: bool) -> Iterator[tuple[int, RowSet, str | None]]:
         """Yields the fragments with a written file: their number, their rows, and their outcome.
@@ -139,7 +150,12 @@ class JoinedFiles:
             try:
                 text = encode([pending.outcome.result()])
             except Exception as error:  # noqa: BLE001 - as in `write`
-                _LOG.info("the values of fragment %d of %s go to a checkpoint: %s", pending.number, uri, error)
+                _LOG.info(
+                    "the values of fragment %d of %s go to a checkpoint: %s",
+                    pending.number,
+                    uri,
+                    error,
+                )
                 pending.store_values()
                 text = None
             yield pending.number, pending.rows, text

@@ -41,7 +41,9 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     if counts["nulls"]:
         problems.append(f"{counted(counts['nulls'], 'row')} without a key")
     if counts["keys"]:
-        doubled = per_key.where(~is_null & (sf.col("__rows") > 1)).orderBy(*columns).limit(_EXAMPLES)
+        doubled = (
+            per_key.where(~is_null & (sf.col("__rows") > 1)).orderBy(*columns).limit(_EXAMPLES)
+        )
         examples = _examples(doubled.select(*columns).collect())
         problems.append(
             f"{counted(counts['keys'], 'duplicate key')} in {counted(counts['rows'], 'row')} (first: {examples})"
@@ -54,7 +56,9 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
         )
 
 
-def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], names: tuple[str, str]) -> None:
+def check_all_match(
+    table: DataFrame, source: DataFrame, keys: Sequence[str], names: tuple[str, str]
+) -> None:
     """Refuses rows of the table without a match.
 
     Both frames have only the keys. `names` are the names of table and source for the message.

@@ -69,7 +69,9 @@ class LoadPlan(Displayable):
 
     def explain(self) -> str:
         """Returns the plan as readable text."""
-        effect = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[self.on_missing]
+        effect = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[
+            self.on_missing
+        ]
         rows = "" if self.source_rows is None else f", {counted(self.source_rows, 'row')}"
         size = "" if self.source_bytes is None else f", {self.source_bytes / (1 << 20):,.1f} MiB"
         how = (

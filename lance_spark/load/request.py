@@ -42,7 +42,9 @@ class SourceParameters:
     source_storage_options: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
-        both = sorted(set(_parse_columns("pk", self.pk)) & set(_parse_columns("columns", self.columns)))
+        both = sorted(
+            set(_parse_columns("pk", self.pk)) & set(_parse_columns("columns", self.columns))
+        )
         if both:
             raise OptionError("columns", ", ".join(both), "columns other than the key's")
         if self.source_format is not None and self.source_format not in get_args(SourceFormat):
@@ -76,8 +78,12 @@ class LoadParameters(SourceParameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         interval_s = self.checkpoint_interval_seconds
-        if interval_s is not None and not (_is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")):
-            raise OptionError("checkpoint_interval_seconds", interval_s, "a number of seconds, 0 or more")
+        if interval_s is not None and not (
+            _is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")
+        ):
+            raise OptionError(
+                "checkpoint_interval_seconds", interval_s, "a number of seconds, 0 or more"
+            )
         for name, kind in (("_loader_cpus", (int, float)), ("_loader_memory", int)):
             value = getattr(self, name)
             if value is not None and not (_is_number(value, kind) and 0 < value < float("inf")):
@@ -126,7 +132,9 @@ class LoadRequest:
             where=ALL_ROWS,
             concurrency=parameters.concurrency,
             refresh_status_secs=parameters.refresh_status_secs,
-            batch_checkpoint_flush_interval_seconds=DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
+            batch_checkpoint_flush_interval_seconds=DEFAULT_INTERVAL_S
+            if interval_s is None
+            else float(interval_s),
             _enable_job_tracker_saves=parameters.enable_job_tracker_saves,
             job_id=parameters.job_id,
             commit_granularity=parameters.commit_granularity,
@@ -157,7 +165,9 @@ def _checkpoint_rows(parameters: LoadParameters) -> tuple[int, int | None]:
     least = sizes.pop("min_checkpoint_size", 1)
     most = min(sizes.values(), default=None)
     if most is not None and least > most:
-        raise OptionError("min_checkpoint_size", least, f"at most {most}, the largest", problem="is too large")
+        raise OptionError(
+            "min_checkpoint_size", least, f"at most {most}, the largest", problem="is too large"
+        )
     return least, most
 
 
@@ -169,4 +179,6 @@ def _parse_columns(option: str, names: str | Sequence[str]) -> tuple[str, ...]:
     try:
         return columns_of(names)
     except OptionError as error:
-        raise OptionError(option, names, "the name of a column, or a list of different ones") from error
+        raise OptionError(
+            option, names, "the name of a column, or a list of different ones"
+        ) from error

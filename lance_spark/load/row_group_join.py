@@ -52,7 +52,11 @@ class RowGroupJoin:
         for batch in batches:
             for number in batch.column(0).to_numpy():
                 # Small fragments share a part, so that each row group is read once for all.
-                keys = [read for fragment in self.parts.tasks[int(number)] for read in self.parts.read(*fragment)]
+                keys = [
+                    read
+                    for fragment in self.parts.tasks[int(number)]
+                    for read in self.parts.read(*fragment)
+                ]
                 if keys:
                     yield from self.sink(self._found(pa.Table.from_batches(keys)))
 
@@ -61,13 +65,22 @@ class RowGroupJoin:
         part = part.combine_chunks()
         addresses: NDArray[np.int64] = part[ROW_ADDRESS].to_numpy()
         names = part.column_names[1:]
-        kinds = [_compared_type(*pair) for pair in zip(part.schema.types[1:], self.keys.schema.types, strict=True)]
-        lookup = _comparable(part.select(names), names, kinds).append_column(_ROW, pa.array(np.arange(len(part))))
+        kinds = [
+            _compared_type(*pair)
+            for pair in zip(part.schema.types[1:], self.keys.schema.types, strict=True)
+        ]
+        lookup = _comparable(part.select(names), names, kinds).append_column(
+            _ROW, pa.array(np.arange(len(part)))
+        )
         is_matched = np.zeros(len(part), dtype=np.bool_)
         for number in self.groups.within(part[names[0]].combine_chunks()):
             piece = self.pieces[number]
             keys = _comparable(pa.Table.from_batches(list(self.keys.read(piece))), names, kinds)
-            pairs = lookup.join(keys.append_column(_AT, pa.array(np.arange(len(keys)))), keys=names, join_type="inner")
+            pairs = lookup.join(
+                keys.append_column(_AT, pa.array(np.arange(len(keys)))),
+                keys=names,
+                join_type="inner",
+            )
             rows, at = pairs[_ROW].to_numpy(), pairs[_AT].to_numpy()
             twice = rows[is_matched[rows]]
             is_matched[rows] = True
@@ -83,7 +96,11 @@ class RowGroupJoin:
             yield from self._missing(addresses[~is_matched])
 
     def _values(
-        self, piece: Piece, addresses: NDArray[np.int64], rows: NDArray[np.int64], at: NDArray[np.int64]
+        self,
+        piece: Piece,
+        addresses: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        at: NDArray[np.int64],
     ) -> Iterator[pa.RecordBatch]:
         """Yields matching rows of the part, in the order of the piece's rows."""
         if not len(rows):
@@ -95,7 +112,11 @@ class RowGroupJoin:
                 row_addresses = addresses[rows[low:high]]
                 order = np.argsort(row_addresses)
                 row_values = batch.take(at[low:high][order] - first)
-                yield _batch(row_addresses[order], pa.array(np.ones(high - low, dtype=np.bool_)), row_values.columns)
+                yield _batch(
+                    row_addresses[order],
+                    pa.array(np.ones(high - low, dtype=np.bool_)),
+                    row_values.columns,
+                )
             first += batch.num_rows
 
     def _missing(self, addresses: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
@@ -123,6 +144,10 @@ def _compared_type(ours: pa.DataType, theirs: pa.DataType) -> pa.DataType:
     return ours
 
 
-def _batch(addresses: NDArray[np.int64], found: pa.Array[Any], values: Sequence[pa.Array[Any]]) -> pa.RecordBatch:
+def _batch(
+    addresses: NDArray[np.int64], found: pa.Array[Any], values: Sequence[pa.Array[Any]]
+) -> pa.RecordBatch:
     columns = [pa.array(addresses), found, *values]
-    return pa.RecordBatch.from_arrays(columns, names=[ROW_ADDRESS, FOUND, *map(str, range(len(values)))])
+    return pa.RecordBatch.from_arrays(
+        columns, names=[ROW_ADDRESS, FOUND, *map(str, range(len(values)))]
+    )

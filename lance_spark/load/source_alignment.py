@@ -93,7 +93,10 @@ class RowGroups:
             return []
         low, high = (bounds[name].cast(self.least.type) for name in ("min", "max"))
         inside: Any = pc.and_(pc.less_equal(self.least, high), pc.greater_equal(self.greatest, low))
-        return [int(number) for number in np.flatnonzero(inside.fill_null(False).to_numpy(zero_copy_only=False))]
+        return [
+            int(number)
+            for number in np.flatnonzero(inside.fill_null(False).to_numpy(zero_copy_only=False))
+        ]
 
     def reads_per_part(self, samples: Sequence[pa.Array[Any]]) -> float:
         """Returns the share of the source that a part of the table reads, by samples of keys."""
@@ -144,12 +147,17 @@ def align_source(
     most_rows = min(_MOST_PART_ROWS, max(int(_PART_BYTES / max(width, 1)), 1024))
     part_rows = min(max(total // (4 * slots), _LEAST_PART_ROWS), most_rows)
     samples = _samples(dataset, key, part_rows)
-    if not samples or row_groups.reads_per_part(samples) * math.ceil(total / part_rows) > _MOST_READS:
+    if (
+        not samples
+        or row_groups.reads_per_part(samples) * math.ceil(total / part_rows) > _MOST_READS
+    ):
         return None
     return SourceAlignment(part_rows=part_rows, groups=row_groups)
 
 
-def _read_groups(system: FileSystem, files: Sequence[SourceFile], key: str, columns: Sequence[str]) -> list[_RowGroup]:
+def _read_groups(
+    system: FileSystem, files: Sequence[SourceFile], key: str, columns: Sequence[str]
+) -> list[_RowGroup]:
     """Returns the row groups of files; none if a row group has no statistics of keys."""
     read = functools.partial(_groups_of, system, key, columns)
     with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
@@ -169,12 +177,16 @@ def _groups_of(
         group = metadata.row_group(number)
         if not group.num_rows:
             continue
-        chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))}
+        chunks = {
+            chunk.path_in_schema: chunk for chunk in map(group.column, range(group.num_columns))
+        }
         statistics = chunks[key].statistics if key in chunks else None
         if statistics is None or not statistics.has_min_max:
             return None
         loaded_bytes = sum(
-            chunk.total_uncompressed_size for path, chunk in chunks.items() if path.partition(".")[0] in columns
+            chunk.total_uncompressed_size
+            for path, chunk in chunks.items()
+            if path.partition(".")[0] in columns
         )
         groups.append(
             _RowGroup(

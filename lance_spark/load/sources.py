@@ -78,7 +78,9 @@ class Source(Protocol):
             UnsupportedTypeError: Spark does not support the type of a column.
         """
 
-    def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
+    def frame(
+        self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()
+    ) -> DataFrame:
         """Returns a DataFrame with some columns of all rows.
 
         Tasks check each of several files for the columns `along`, too.
@@ -112,18 +114,26 @@ def open_source(
     """
     if is_spark(source):
         if asked is not None:
-            raise OptionError("source_format", asked, "None", problem="is of files, and the source is a DataFrame")
+            raise OptionError(
+                "source_format", asked, "None", problem="is of files, and the source is a DataFrame"
+            )
         return SparkSource(cast(DataFrame, source), job_id)
     paths = _paths(source)
     if paths is None:
         if asked is not None:
-            raise OptionError("source_format", asked, "None", problem="is of files, and the source is none")
+            raise OptionError(
+                "source_format", asked, "None", problem="is of files, and the source is none"
+            )
         return DataSource(source)
     if asked == "lance" or (asked is None and len(paths) == 1 and _is_lance(paths[0], options)):
         if len(paths) > 1:
-            raise OptionError("source", ", ".join(paths), "one location, where the source is a Lance table")
+            raise OptionError(
+                "source", ", ".join(paths), "one location, where the source is a Lance table"
+            )
         return LanceSource(DatasetRef.at(paths[0], options).pin(None))
-    return FileSource(*list_files(paths, options, asked), name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3))
+    return FileSource(
+        *list_files(paths, options, asked), name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3)
+    )
 
 
 def _paths(source: object) -> tuple[str, ...] | None:
@@ -170,7 +180,9 @@ class _ArrowColumns:
 class FileSource(_ArrowColumns):
     """Parquet or Arrow IPC files, all with the columns of the first file."""
 
-    def __init__(self, system: FileSystem, format: SourceFormat, files: tuple[SourceFile, ...], *, name: str) -> None:
+    def __init__(
+        self, system: FileSystem, format: SourceFormat, files: tuple[SourceFile, ...], *, name: str
+    ) -> None:
         self.name, self.format = name, str(format)
         self._system, self._format, self._files = system, format, files
         self._schema = schema_of(system, format, files[0]).remove_metadata()
@@ -189,13 +201,17 @@ class FileSource(_ArrowColumns):
         """Bytes of all files."""
         return sum(file.size_bytes for file in self._files)
 
-    def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
+    def frame(
+        self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()
+    ) -> DataFrame:
         """Returns a DataFrame with some columns of all rows, read by Spark's Python workers."""
         reader = self.reader(columns, pieces_of(self._system, self._format, self._files), along)
         count = len(reader.pieces)
         return spark.range(0, count, 1, count).mapInArrow(reader, reader.target)
 
-    def reader(self, columns: Sequence[str], pieces: tuple[Piece, ...] = (), along: Sequence[str] = ()) -> PieceReader:
+    def reader(
+        self, columns: Sequence[str], pieces: tuple[Piece, ...] = (), along: Sequence[str] = ()
+    ) -> PieceReader:
         """Returns the reader of some columns on executors, which also checks columns `along`."""
         return PieceReader(
             system=self._system,
@@ -295,7 +311,11 @@ class DataSource(_ArrowColumns):
 
     def stage(self, ref: DatasetRef, columns: Sequence[str]) -> Source:
         """Returns a source with some columns for a load into a table: few rows, or staged rows."""
-        return self if self._local.table is not None else StagedSource.of(self._local, ref, columns, name=self.name)
+        return (
+            self
+            if self._local.table is not None
+            else StagedSource.of(self._local, ref, columns, name=self.name)
+        )
 
     def frame(
         self,
@@ -307,7 +327,11 @@ class DataSource(_ArrowColumns):
         """Returns a DataFrame with some columns of all rows."""
         target = self.schema(columns)
         converter = ReadConverter(self.fields(columns), target)
-        parts = [part for batch in self._held().select(columns).to_batches() for part in converter.convert_split(batch)]
+        parts = [
+            part
+            for batch in self._held().select(columns).to_batches()
+            for part in converter.convert_split(batch)
+        ]
         rows = pa.Table.from_batches(parts, schema=converter.schema)
         return spark.createDataFrame(rows, schema=target)
 
@@ -324,7 +348,9 @@ class StagedSource(LanceSource):
 
     format = "data"
 
-    def __init__(self, ref: DatasetRef, staging: Staging, *, name: str, identity: str, stored_bytes: int) -> None:
+    def __init__(
+        self, ref: DatasetRef, staging: Staging, *, name: str, identity: str, stored_bytes: int
+    ) -> None:
         super().__init__(ref)
         self.name, self.identity = name, identity
         self.staging, self._bytes = staging, stored_bytes
@@ -346,7 +372,9 @@ class StagedSource(LanceSource):
             rows = pa.RecordBatchReader.from_batches(digest.schema, digested())
             place, _ = stage(rows, ref, staging, version=ref.open_latest().data_storage_version)
             pinned = DatasetRef.at(place, ref.storage).pin(None)
-            return StagedSource(pinned, staging, name=name, identity=digest.text(), stored_bytes=digest.nbytes)
+            return StagedSource(
+                pinned, staging, name=name, identity=digest.text(), stored_bytes=digest.nbytes
+            )
         except BaseException:
             discard(staging)
             raise
@@ -471,7 +499,9 @@ def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -
     counts = Counter(present)
     for name in columns:
         if counts[name] != 1:
-            alike = [column for column in present if column.lower() == name.lower() and column != name]
+            alike = [
+                column for column in present if column.lower() == name.lower() and column != name
+            ]
             columns_there = ", ".join(map(str, present)) or "none at all"
             hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {columns_there}"
             if name in present:

@@ -91,7 +91,12 @@ class Load:
             keys = source.frame(spark, request.keys, along=request.columns)
             check_source_keys(keys, request.keys, source.name)
             if request.on_missing == "error":
-                check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
+                check_all_match(
+                    read(request.keys, dataset.version),
+                    keys,
+                    request.keys,
+                    (self.ref.uri, source.name),
+                )
             source.refuse_changed()
             alignment = self._alignment(dataset)
             add_new_columns(self.ref, new)
@@ -108,4 +113,6 @@ class Load:
     def _alignment(self, dataset: lance.LanceDataset) -> SourceAlignment | None:
         if not isinstance(self.source, FileSource):
             return None
-        return self.source.alignment(dataset, self.request.keys[0], self.request.columns, self.slots)
+        return self.source.alignment(
+            dataset, self.request.keys[0], self.request.columns, self.slots
+        )

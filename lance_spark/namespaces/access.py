@@ -147,7 +147,9 @@ def refuse_moved(uri: str, storage: Mapping[str, str]) -> None:
 
 
 def _lost(table: NamespaceTable) -> NamespaceError:
-    return NamespaceError(f"{table.client.subject} lacks {table} by now. Register the table again, or open another.")
+    return NamespaceError(
+        f"{table.client.subject} lacks {table} by now. Register the table again, or open another."
+    )
 
 
 def describe(table: NamespaceTable, *, patience: float | None = None) -> TableAccess | None:
@@ -222,7 +224,11 @@ def lasting_options(storage: Mapping[str, str]) -> dict[str, str]:
     Raises:
         NamespaceError: The namespace does not answer, or refuses.
     """
-    return {name: value for name, value in store_options(storage).items() if name not in (_EXPIRY, _OFFSET)}
+    return {
+        name: value
+        for name, value in store_options(storage).items()
+        if name not in (_EXPIRY, _OFFSET)
+    }
 
 
 def renewal_arguments(storage: Mapping[str, str]) -> dict[str, Any]:

@@ -27,7 +27,9 @@ _PATIENCE_S = 60.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 5.0
 
-_REPEATABLE = frozenset({"describe_table", "describe_table_version", "list_namespaces", "list_table_versions"}) | {
+_REPEATABLE = frozenset(
+    {"describe_table", "describe_table_version", "list_namespaces", "list_table_versions"}
+) | {
     "describe_namespace",
     "list_tables",
     "namespace_exists",
@@ -46,7 +48,9 @@ _answered: set[NamespaceClientSpec] = set()
 _lock = threading.Lock()
 
 
-def call(spec: NamespaceClientSpec, operation: str, request: object, *, patience: float | None = None) -> Any:  # noqa: ANN401 - the response of pylance
+def call(
+    spec: NamespaceClientSpec, operation: str, request: object, *, patience: float | None = None
+) -> Any:  # noqa: ANN401 - the response of pylance
     """Sends a request to a namespace. Repeats the request while the namespace is down.
 
     Args:
@@ -104,10 +108,18 @@ def _connect(spec: NamespaceClientSpec) -> LanceNamespace:
         # The message of the cause may hold properties, and properties may be secrets.
         reason = error.__context__ or error
         module = getattr(reason, "name", None) if isinstance(reason, ModuleNotFoundError) else None
-        problem = "cannot be loaded" if module is None else f"needs the module {module!r}, which is not installed"
+        problem = (
+            "cannot be loaded"
+            if module is None
+            else f"needs the module {module!r}, which is not installed"
+        )
         names = ", ".join(name for name, _ in spec.properties) or "none"
-        accepted = f"an implementation that accepts the properties {names} ({type(reason).__name__})"
-        raise OptionError("namespace_client_impl", spec.implementation, accepted, problem=problem) from None
+        accepted = (
+            f"an implementation that accepts the properties {names} ({type(reason).__name__})"
+        )
+        raise OptionError(
+            "namespace_client_impl", spec.implementation, accepted, problem=problem
+        ) from None
 
 
 def is_transient(error: Exception) -> bool:
@@ -115,7 +127,9 @@ def is_transient(error: Exception) -> bool:
     from lance_namespace.errors import ErrorCode
 
     # A connection that breaks in the middle of a request is an internal error of pylance's client.
-    if isinstance(error, (ConnectionError, TimeoutError)) or "Failed to execute request" in str(error):
+    if isinstance(error, (ConnectionError, TimeoutError)) or "Failed to execute request" in str(
+        error
+    ):
         return True
     return getattr(error, "code", None) in (ErrorCode.SERVICE_UNAVAILABLE, ErrorCode.THROTTLING)
 

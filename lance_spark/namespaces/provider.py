@@ -28,7 +28,9 @@ class RenewingClient(LanceNamespace):
         """Returns location and credentials of the table."""
         access = access_of(self._table)
         return DescribeTableResponse(
-            location=access.location, storage_options=access.options, managed_versioning=access.managed
+            location=access.location,
+            storage_options=access.options,
+            managed_versioning=access.managed,
         )
 
     def list_table_versions(self, request: object) -> Any:  # noqa: ANN401 - a response of pylance

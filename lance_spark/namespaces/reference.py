@@ -67,9 +67,13 @@ class NamespaceClientSpec:
             accepted = f"{', '.join(IMPLEMENTATIONS)}, or the path of a class"
             raise OptionError("namespace_client_impl", implementation, accepted)
         pairs = {} if properties is None else properties
-        texts = isinstance(pairs, Mapping) and all(isinstance(text, str) for pair in pairs.items() for text in pair)
+        texts = isinstance(pairs, Mapping) and all(
+            isinstance(text, str) for pair in pairs.items() for text in pair
+        )
         if not isinstance(pairs, Mapping) or not texts:
-            raise OptionError("namespace_client_properties", type(properties).__name__, "a dict of texts")
+            raise OptionError(
+                "namespace_client_properties", type(properties).__name__, "a dict of texts"
+            )
         if implementation == "dir" and "://" not in (root := pairs.get("root", "://")):
             # Tasks have other working directories.
             pairs = {**pairs, "root": os.path.abspath(root)}
@@ -78,7 +82,11 @@ class NamespaceClientSpec:
     @property
     def class_path(self) -> str:
         """The implementation as `lance_namespace.connect` takes it."""
-        return _registered().get(self.implementation) or _NAMED_CLASSES.get(self.implementation) or self.implementation
+        return (
+            _registered().get(self.implementation)
+            or _NAMED_CLASSES.get(self.implementation)
+            or self.implementation
+        )
 
     @property
     def subject(self) -> str:
@@ -107,7 +115,9 @@ class NamespaceClientSpec:
                     f"{', '.join(IMPLEMENTATIONS)}, or a class that the environment variable {REGISTERED} names in "
                     "Spark's driver and executors"
                 )
-                raise OptionError("namespace_client_impl", name, accepted, problem="is not registered")
+                raise OptionError(
+                    "namespace_client_impl", name, accepted, problem="is not registered"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +160,9 @@ class NamespaceTable:
             return None
         if len(storage) > 1:
             names = ", ".join(sorted(storage.keys() - {NAMESPACE_OPTION}))
-            accepted = "no options of a store, because the namespace of the table supplies these options"
+            accepted = (
+                "no options of a store, because the namespace of the table supplies these options"
+            )
             raise OptionError("storage_options", names, accepted)
         return _parse(text)
 
@@ -176,7 +188,9 @@ def _parse(text: str) -> NamespaceTable:
         return NamespaceTable(client, _checked_id(values["table_id"]))
     except (KeyError, TypeError, ValueError):
         # The text may hold secrets.
-        raise OptionError(NAMESPACE_OPTION, None, "the reference of a table of a namespace") from None
+        raise OptionError(
+            NAMESPACE_OPTION, None, "the reference of a table of a namespace"
+        ) from None
 
 
 def _checked_id(names: object) -> tuple[str, ...]:
@@ -187,6 +201,8 @@ def _checked_id(names: object) -> tuple[str, ...]:
 
 def _registered() -> dict[str, str]:
     """Returns the classes that the environment allows, by name."""
-    entries = [entry.strip() for entry in os.environ.get(REGISTERED, "").split(",") if entry.strip()]
+    entries = [
+        entry.strip() for entry in os.environ.get(REGISTERED, "").split(",") if entry.strip()
+    ]
     pairs = [entry.partition("=") for entry in entries]
     return {name.strip(): (path or name).strip() for name, _, path in pairs}

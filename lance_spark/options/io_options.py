@@ -103,7 +103,10 @@ class ReadOptions:
     """Options of `spark.read.format("lance")`; the metadata of each field documents it."""
 
     path: str = option_field(
-        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
+        parse_text,
+        "the URI of a Lance table",
+        "Location of the table; usually the argument of `load`.",
+        default="",
     )
     version: str | None = option_field(
         parse_version_text,
@@ -127,18 +130,29 @@ class ReadOptions:
         "Columns to read, in this order. Only these are fetched from storage.",
     )
     filter: str | None = option_field(
-        parse_text, "a filter in Lance SQL", "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`."
+        parse_text,
+        "a filter in Lance SQL",
+        "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`.",
     )
     limit: int | None = option_field(
-        parse_not_negative, "a number of rows, 0 or more and less than 2^63", "Read at most so many rows."
+        parse_not_negative,
+        "a number of rows, 0 or more and less than 2^63",
+        "Read at most so many rows.",
     )
     batch_size: int = option_field(
-        parse_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=65536
+        parse_positive,
+        "a number of rows, 1 or more",
+        "Most rows of one Arrow batch.",
+        default=65536,
     )
     fragments: tuple[int, ...] | None = option_field(
-        parse_fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."
+        parse_fragment_ids,
+        "fragment ids, comma-separated or as a JSON array",
+        "Read only these fragments.",
     )
-    with_row_id: bool = option_field(parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
+    with_row_id: bool = option_field(
+        parse_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False
+    )
     with_row_address: bool = option_field(
         parse_boolean,
         "true or false",
@@ -225,7 +239,10 @@ class WriteOptions:
     """Options of `df.write.format("lance")`; the metadata of each field documents it."""
 
     path: str = option_field(
-        parse_text, "the URI of a Lance table", "Location of the table; usually the argument of `save`.", default=""
+        parse_text,
+        "the URI of a Lance table",
+        "Location of the table; usually the argument of `save`.",
+        default="",
     )
     mode: Literal["rows", "backfill"] = option_field(
         parse_one_of("rows", "backfill"),
@@ -327,7 +344,9 @@ class WriteOptions:
         "nothing; a write of an older transaction fails.",
     )
     properties: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
-    column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
+    column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(
+        default=(), metadata={}
+    )
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={}, repr=False)
 
     @staticmethod
@@ -359,8 +378,12 @@ class WriteOptions:
                 raise OptionError(key, value, accepted)
             per_column.setdefault(match[1], {})[name] = value
         parsed = parse_options(WriteOptions, plain)
-        pairs = tuple(sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items()))
-        return dataclasses.replace(parsed, column_options=pairs, properties=tuple(sorted(properties.items())))
+        pairs = tuple(
+            sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items())
+        )
+        return dataclasses.replace(
+            parsed, column_options=pairs, properties=tuple(sorted(properties.items()))
+        )
 
 
 def stored_options(options: Mapping[str, str]) -> frozenset[str]:
@@ -377,7 +400,9 @@ def select_used_options(cls: type[object], options: Mapping[str, str]) -> dict[s
         both = name.startswith(STORAGE_PREFIX) or name == "branch"
         return name not in stored or both or (name in reads) == (cls is ReadOptions)
 
-    return {key: text for key, text in options.items() if key != TABLE_OPTION and serves(key.lower())}
+    return {
+        key: text for key, text in options.items() if key != TABLE_OPTION and serves(key.lower())
+    }
 
 
 def parse_options(cls: type[_T], options: Mapping[str, str]) -> _T:
@@ -413,7 +438,9 @@ def _parse_value(field: dataclasses.Field[Any], key: str, text: str) -> object:
 def _unknown_option(cls: type[object], key: str, text: str, names: list[str]) -> OptionError:
     name = key.lower()
     if name in _OF_OTHER_FORMATS:
-        return OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
+        return OptionError(
+            key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats"
+        )
     close = difflib.get_close_matches(name, [*names, *_dotted_names(cls, name)], n=1)
     problem = f"is not known: did you mean {close[0]!r}?" if close else "is not known"
     return OptionError(key, text, f"{', '.join(names)}, {STORAGE_PREFIX}*", problem=problem)
@@ -425,7 +452,10 @@ def _dotted_names(cls: type[object], name: str) -> list[str]:
     if not dot:
         return []
     columns = [f"{first}.{option}" for option in COLUMN_OPTIONS]
-    return [STORAGE_PREFIX + rest, *([PROPERTY_PREFIX + rest, *columns] if cls is WriteOptions else [])]
+    return [
+        STORAGE_PREFIX + rest,
+        *([PROPERTY_PREFIX + rest, *columns] if cls is WriteOptions else []),
+    ]
 
 
 def check_number(name: str, value: object, *, least: int, accepted: str | None = None) -> None:
@@ -434,7 +464,9 @@ def check_number(name: str, value: object, *, least: int, accepted: str | None =
     Raises:
         OptionError: The value is no whole number, or less than `least`.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or value < least
+    ):
         raise OptionError(name, value, accepted or f"a whole number, {least} or more")
 
 
@@ -447,7 +479,9 @@ def check_property(name: str, value: str) -> None:
     is_write_id = name == WRITE_ID_PROPERTY and re.fullmatch("[0-9a-f]{32}", value)
     if not is_write_id and (not name or name.startswith(OWN_PROPERTIES)):
         accepted = f"a name that does not begin with {' or '.join(map(repr, OWN_PROPERTIES))}"
-        raise OptionError(f"{PROPERTY_PREFIX}{name}", value, accepted, problem="has a name that cannot be given")
+        raise OptionError(
+            f"{PROPERTY_PREFIX}{name}", value, accepted, problem="has a name that cannot be given"
+        )
 
 
 def options_table(cls: type[object]) -> str:
@@ -457,5 +491,7 @@ def options_table(cls: type[object]) -> str:
         if "parse" not in field.metadata:
             continue
         default = "" if field.default in (None, "") else f"`{str(field.default).lower()}`"
-        lines.append(f"| `{field.name}` | {field.metadata['accepted']} | {default} | {field.metadata['doc']} |")
+        lines.append(
+            f"| `{field.name}` | {field.metadata['accepted']} | {default} | {field.metadata['doc']} |"
+        )
     return "\n".join(lines)

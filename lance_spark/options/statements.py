@@ -29,12 +29,16 @@ _CREATED_PREFIX = "option."
 
 
 def _list_options(options: type[ReadOptions] | type[WriteOptions]) -> frozenset[str]:
-    return frozenset(field.name for field in dataclasses.fields(options) if "parse" in field.metadata) - {"path"}
+    return frozenset(
+        field.name for field in dataclasses.fields(options) if "parse" in field.metadata
+    ) - {"path"}
 
 
 _STORAGE = frozenset([f"{STORAGE_PREFIX}*"])
 _COLUMNS = frozenset(f"*.{option}" for option in COLUMN_OPTIONS)
-_BACKFILL = frozenset(["version", "input_columns", "verify_columns", "on_stale", "carry_over_max_bytes"])
+_BACKFILL = frozenset(
+    ["version", "input_columns", "verify_columns", "on_stale", "carry_over_max_bytes"]
+)
 _NEW_TABLE = frozenset(["data_storage_version", "enable_stable_row_ids"])
 _BRANCH = frozenset(["branch"])
 _TRANSACTION = frozenset(["txn_app_id", "txn_version"])
@@ -45,7 +49,9 @@ STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
     "STREAM": (_WRITE | _COLUMNS) - _BACKFILL - {"mode", "create_only"} - _TRANSACTION,
-    "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
+    "BACKFILL": (_WRITE | _COLUMNS)
+    - _NEW_TABLE
+    - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
     "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - _TRANSACTION - {"mode"},
     "UPDATE": _BRANCH | _TRANSACTION,
     "DELETE": _BRANCH | _TRANSACTION,
@@ -65,7 +71,12 @@ def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
     for name, value in options.items():
         if not any(fnmatchcase(name.lower(), pattern) for pattern in accepted):
             value_text = "***" if name.lower().startswith(STORAGE_PREFIX) else value
-            raise OptionError(name, value_text, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")
+            raise OptionError(
+                name,
+                value_text,
+                ", ".join(sorted(accepted)),
+                problem=f"is no option of {statement}",
+            )
 
 
 def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
@@ -77,12 +88,16 @@ def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
         OptionError: An option is neither a read nor a write option, or is malformed.
     """
     table_options = {
-        key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
+        key.removeprefix(_CREATED_PREFIX): text
+        for key, text in options.items()
+        if key.startswith(_CREATED_PREFIX)
     }
     if "path" in options:
         table_options["path"] = options["path"]
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
-    WriteOptions.parse({key: text for key, text in table_options.items() if key.lower() not in reads})
+    WriteOptions.parse(
+        {key: text for key, text in table_options.items() if key.lower() not in reads}
+    )
     return table_options
 
 
@@ -104,4 +119,6 @@ def refuse_internal(options: Mapping[str, str]) -> None:
     for name, text in options.items():
         if name.startswith(_INTERNAL) and (name, text) != (WRITE_OPTION, VIEW_MARK):
             problem = f"Option {name!r} is internal. Nothing was done. Leave it out: the planner rule sets it."
-            raise rebuild(OptionError, (problem,), {"option": name, "value": text, "accepted": "nothing"})
+            raise rebuild(
+                OptionError, (problem,), {"option": name, "value": text, "accepted": "nothing"}
+            )

@@ -22,7 +22,12 @@ _MOST = 1 << 63
 
 
 def option_field(
-    parse: Callable[[str], object], accepted: str, doc: str, *, default: object = None, name: str | None = None
+    parse: Callable[[str], object],
+    accepted: str,
+    doc: str,
+    *,
+    default: object = None,
+    name: str | None = None,
 ) -> Any:  # noqa: ANN401 - dataclasses.field is typed so too
     """Returns the field of an option in a dataclass of options.
 
@@ -33,7 +38,9 @@ def option_field(
         default: The value without the option.
         name: The name in the documentation, if it is not the name of the field.
     """
-    return dataclasses.field(default=default, metadata={"parse": parse, "accepted": accepted, "doc": doc, "name": name})
+    return dataclasses.field(
+        default=default, metadata={"parse": parse, "accepted": accepted, "doc": doc, "name": name}
+    )
 
 
 def parse_boolean(text: str) -> bool:
@@ -86,8 +93,14 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 def parse_fragment_ids(text: str) -> tuple[int, ...]:
     """Returns ids of fragments in ascending order, from a JSON array or a comma-separated list."""
-    ids = json.loads(text) if text.lstrip().startswith("[") else [int(part) for part in text.split(",")]
-    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 1 << 32 for i in ids):
+    ids = (
+        json.loads(text)
+        if text.lstrip().startswith("[")
+        else [int(part) for part in text.split(",")]
+    )
+    if not ids or not all(
+        isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 1 << 32 for i in ids
+    ):
         raise ValueError
     return tuple(sorted(set(ids)))
 

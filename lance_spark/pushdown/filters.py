@@ -37,7 +37,14 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from lance_spark.pushdown.literals import NEVER, Comparison, Domain, UntranslatableError, domain_of, quote
+from lance_spark.pushdown.literals import (
+    NEVER,
+    Comparison,
+    Domain,
+    UntranslatableError,
+    domain_of,
+    quote,
+)
 
 Predicate = Mapping[str, Any]
 
@@ -80,7 +87,9 @@ def is_exact(predicate: Predicate, schema: pa.Schema) -> bool:
     Lance may then apply a limit above Spark's filter. Always false for long predicates, because
     their translation may leave parts out.
     """
-    return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(predicate, False, schema, depth=0)
+    return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(
+        predicate, False, schema, depth=0
+    )
 
 
 def is_comparable(name: str, spark_type: str, schema: pa.Schema) -> bool:
@@ -98,7 +107,9 @@ def _is_exact(predicate: Predicate, negated: bool, schema: pa.Schema, *, depth: 
         return _is_exact(predicate["args"][0], not negated, schema, depth=depth)
     if op in ("and", "or"):
         inside = depth < MAX_DEPTH
-        return inside and all(_is_exact(arg, negated, schema, depth=depth + 1) for arg in predicate["args"])
+        return inside and all(
+            _is_exact(arg, negated, schema, depth=depth + 1) for arg in predicate["args"]
+        )
     try:
         return op in LEAVES and _is_exact_leaf(op, predicate, negated, schema)
     except UntranslatableError:
@@ -122,7 +133,10 @@ def _translate(predicate: Predicate, *, negated: bool, schema: pa.Schema, depth:
     if op == "not":
         return _translate(predicate["args"][0], negated=not negated, schema=schema, depth=depth)
     if op in ("and", "or"):
-        parts = [_translate(arg, negated=negated, schema=schema, depth=depth + 1) for arg in predicate["args"]]
+        parts = [
+            _translate(arg, negated=negated, schema=schema, depth=depth + 1)
+            for arg in predicate["args"]
+        ]
         return _all_of(parts) if (op == "and") != negated else _any_of(parts)
     leaf = LEAVES.get(str(op))
     if leaf is None:
@@ -143,7 +157,11 @@ def _all_of(parts: Sequence[str | None]) -> str | None:
         if part is not None and len(part) + 7 <= room and not _is_implied(part, parts):
             room -= len(part) + 7
             conjuncts.append(part)
-    return " AND ".join(_wrap(part) for part in conjuncts) if len(conjuncts) > 1 else next(iter(conjuncts), None)
+    return (
+        " AND ".join(_wrap(part) for part in conjuncts)
+        if len(conjuncts) > 1
+        else next(iter(conjuncts), None)
+    )
 
 
 def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
@@ -163,7 +181,10 @@ def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
         f"{column} <> ",
         f"{column} IN (",
     )
-    return any(conjunct is not None and conjunct.startswith((*tests, f"starts_with({column}, ")) for conjunct in parts)
+    return any(
+        conjunct is not None and conjunct.startswith((*tests, f"starts_with({column}, "))
+        for conjunct in parts
+    )
 
 
 def _any_of(parts: Sequence[str | None]) -> str | None:
@@ -172,7 +193,11 @@ def _any_of(parts: Sequence[str | None]) -> str | None:
     alternatives = [part for part in dict.fromkeys(parts) if part is not None and part != NEVER]
     if not alternatives:
         return NEVER
-    sql = " OR ".join(_wrap(part) for part in alternatives) if len(alternatives) > 1 else alternatives[0]
+    sql = (
+        " OR ".join(_wrap(part) for part in alternatives)
+        if len(alternatives) > 1
+        else alternatives[0]
+    )
     return sql if len(sql) <= MAX_SQL_CHARS // 2 else None
 
 
@@ -255,8 +280,22 @@ def _literal(value: Predicate, domain: Domain) -> Any:  # noqa: ANN401 - a JSON 
     return value["value"]
 
 
-_NEGATION: dict[Comparison, Comparison] = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-_MIRROR: dict[Comparison, Comparison] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NEGATION: dict[Comparison, Comparison] = {
+    "=": "<>",
+    "<>": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+}
+_MIRROR: dict[Comparison, Comparison] = {
+    "=": "=",
+    "<>": "<>",
+    "<": ">",
+    "<=": ">=",
+    ">": "<",
+    ">=": "<=",
+}
 
 
 def _compare(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
@@ -279,7 +318,11 @@ def _same_type(column: _Column, second_value: Predicate, schema: pa.Schema) -> _
     Floats cannot: Lance compares NaNs by their bits.
     """
     second, _ = _comparable(second_value, schema)
-    if second.stored != column.stored or pa.types.is_floating(column.stored) or pa.types.is_dictionary(column.stored):
+    if (
+        second.stored != column.stored
+        or pa.types.is_floating(column.stored)
+        or pa.types.is_dictionary(column.stored)
+    ):
         raise UntranslatableError
     return second
 
@@ -331,11 +374,18 @@ def _range(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None
     if not pa.types.is_integer(column.stored):
         return None
     numbers = [int(value) for value in values]
-    return _all_of([domain.compare(column.sql, ">=", min(numbers)), domain.compare(column.sql, "<=", max(numbers))])
+    return _all_of(
+        [
+            domain.compare(column.sql, ">=", min(numbers)),
+            domain.compare(column.sql, "<=", max(numbers)),
+        ]
+    )
 
 
 def _is_null(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
-    return _null_test(predicate["args"][0], schema, is_null=(predicate["op"] == "is_null") != negated)
+    return _null_test(
+        predicate["args"][0], schema, is_null=(predicate["op"] == "is_null") != negated
+    )
 
 
 def _null_test(value: Predicate, schema: pa.Schema, *, is_null: bool) -> str:

@@ -97,7 +97,11 @@ class Discrete(Domain):
         digits = str(value)
         is_whole = self.units == 1 and digits.lstrip("-").isdigit()
         number = int(digits) if is_whole else Fraction(Decimal(digits)) * self.units
-        return self._equals(column, op, number) if op in ("=", "<>") else self._orders(column, op, number)
+        return (
+            self._equals(column, op, number)
+            if op in ("=", "<>")
+            else self._orders(column, op, number)
+        )
 
     def _equals(self, column: str, op: Comparison, number: int | Fraction) -> str:
         if number.denominator != 1 or not self.low <= number <= self.high:
@@ -110,12 +114,18 @@ class Discrete(Domain):
         holds = _ORDERS[op]
         if not holds(first, bound):
             return NEVER
-        return f"{column} IS NOT NULL" if holds(last, bound) else f"{column} {op} {self._encode(bound)}"
+        return (
+            f"{column} IS NOT NULL"
+            if holds(last, bound)
+            else f"{column} {op} {self._encode(bound)}"
+        )
 
     def _encode(self, stored: int) -> str:
         if self.scale:
             digits = f"{abs(stored):0{self.scale + 1}d}"
-            return self.literal.format(f"{'-' if stored < 0 else ''}{digits[: -self.scale]}.{digits[-self.scale :]}")
+            return self.literal.format(
+                f"{'-' if stored < 0 else ''}{digits[: -self.scale]}.{digits[-self.scale :]}"
+            )
         # Lance parses -9223372036854775808 as the negation of the float 9223372036854775808.
         if stored == -(1 << 63):
             return self.literal.format(f"arrow_cast('{stored}', 'Int64')")
@@ -233,7 +243,9 @@ _DOMAINS: Mapping[pa.DataType, Domain] = {
     pa.float16(): Floating(frozenset({"float"}), 16),
     pa.float32(): Floating(frozenset({"float"}), 32),
     pa.float64(): Floating(frozenset({"double"}), 64),
-    pa.date32(): Discrete(frozenset({"date"}), -(1 << 31), (1 << 31) - 1, Fraction(1), "arrow_cast({}, 'Date32')"),
+    pa.date32(): Discrete(
+        frozenset({"date"}), -(1 << 31), (1 << 31) - 1, Fraction(1), "arrow_cast({}, 'Date32')"
+    ),
     pa.string(): Text(),
     pa.large_string(): Text(),
     pa.binary(): Bytes(),
@@ -279,7 +291,9 @@ def _decimals(type_: pa.Decimal128Type[Any, Any]) -> Domain | None:
     name = f"decimal({type_.precision},{type_.scale})"
     # Quoted, because a bare 1.23 is a float in Lance.
     literal = f"CAST('{{}}' AS {name})"
-    return Discrete(frozenset({name}), -limit, limit, Fraction(10**type_.scale), literal, type_.scale)
+    return Discrete(
+        frozenset({name}), -limit, limit, Fraction(10**type_.scale), literal, type_.scale
+    )
 
 
 def _timestamps(type_: pa.TimestampType[Any, Any]) -> Domain | None:

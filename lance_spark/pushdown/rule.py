@@ -21,7 +21,10 @@ from lance_spark.jvm.jar import EXTENSIONS, first_line, load, send_to_executors
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
-ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
+ARROW_SETTINGS = {
+    "arrow.enable_unsafe_memory_access": "true",
+    "arrow.enable_null_check_for_get": "false",
+}
 """Java properties that disable Arrow's bounds checks for each value."""
 
 
@@ -122,5 +125,8 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
     """
     system = jvm.java.lang.System
     for name, value in ARROW_SETTINGS.items():
-        if system.getProperty(name) is None and system.getenv(name.upper().replace(".", "_")) is None:
+        if (
+            system.getProperty(name) is None
+            and system.getenv(name.upper().replace(".", "_")) is None
+        ):
             system.setProperty(name, value)

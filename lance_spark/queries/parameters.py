@@ -94,7 +94,11 @@ class VectorQuery:
             if value is not None:
                 _check_count(name, value, 1)
         if self.maximum_nprobes is not None and self.maximum_nprobes < (self.nprobes or 1):
-            raise OptionError("maximum_nprobes", self.maximum_nprobes, f"{self.nprobes}, as minimum_nprobes, or more")
+            raise OptionError(
+                "maximum_nprobes",
+                self.maximum_nprobes,
+                f"{self.nprobes}, as minimum_nprobes, or more",
+            )
         for name in ("lower_bound", "upper_bound"):
             value = getattr(self, name)
             if value is not None and not _is_number(value):
@@ -146,13 +150,19 @@ class TextQuery:
     prefilter: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.query, FullTextQuery) and (not isinstance(self.query, str) or not self.query.strip()):
+        if not isinstance(self.query, FullTextQuery) and (
+            not isinstance(self.query, str) or not self.query.strip()
+        ):
             raise OptionError("query", self.query, "words to search for")
         if isinstance(self.query, FullTextQuery) and (self.columns is not None or self.phrase):
-            raise OptionError("columns", self.columns, "nothing, because the query object names its columns")
+            raise OptionError(
+                "columns", self.columns, "nothing, because the query object names its columns"
+            )
         for column in self.columns or ():
             _check_text("columns", column)
-        if self.columns is not None and (not self.columns or len(set(self.columns)) != len(self.columns)):
+        if self.columns is not None and (
+            not self.columns or len(set(self.columns)) != len(self.columns)
+        ):
             raise OptionError("columns", ", ".join(self.columns), "names of columns, each once")
         _check_bounds(self)
         for name in ("phrase", "prefilter", "fast_search"):
@@ -172,7 +182,9 @@ class TextQuery:
         if isinstance(columns, str):
             columns = [columns]
         if "query" not in values or not isinstance(columns, list | None):
-            raise OptionError("full_text_query", text[:100], "words, or JSON with the keys query and columns")
+            raise OptionError(
+                "full_text_query", text[:100], "words, or JSON with the keys query and columns"
+            )
         if isinstance(values["query"], dict):
             values["query"] = query_of_values(values["query"])
         return TextQuery(**{**values, "columns": None if columns is None else tuple(columns)})
@@ -192,7 +204,9 @@ def _read(option: str, text: str, cls: type[VectorQuery] | type[TextQuery]) -> d
         raise OptionError(option, text[:100], f"a JSON object with the keys {', '.join(names)}")
     unknown = sorted(values.keys() - set(names))
     if unknown:
-        raise OptionError(option, text[:100], ", ".join(names), problem=f"has unknown keys ({', '.join(unknown)})")
+        raise OptionError(
+            option, text[:100], ", ".join(names), problem=f"has unknown keys ({', '.join(unknown)})"
+        )
     return cast("dict[str, Any]", values)
 
 

@@ -226,7 +226,11 @@ class MultiMatchQuery(FullTextQuery):
 
     def __post_init__(self) -> None:
         _check_words(self.query)
-        if isinstance(self.columns, str) or not isinstance(self.columns, Sequence) or not self.columns:
+        if (
+            isinstance(self.columns, str)
+            or not isinstance(self.columns, Sequence)
+            or not self.columns
+        ):
             raise OptionError("columns", self.columns, "names of columns of text")
         for column in self.columns:
             _check_column(column)
@@ -268,8 +272,14 @@ class BooleanQuery(FullTextQuery):
 
     def __post_init__(self) -> None:
         pairs = self.queries
-        if not isinstance(pairs, Sequence) or not pairs or not all(_is_pair(pair) for pair in pairs):
-            raise OptionError("queries", pairs, "pairs of SHOULD, MUST or MUST_NOT and a full-text query")
+        if (
+            not isinstance(pairs, Sequence)
+            or not pairs
+            or not all(_is_pair(pair) for pair in pairs)
+        ):
+            raise OptionError(
+                "queries", pairs, "pairs of SHOULD, MUST or MUST_NOT and a full-text query"
+            )
         for _, query in pairs:
             _check_query("queries", query)
         checked = tuple((_member("queries", occur, Occur), query) for occur, query in pairs)
@@ -295,7 +305,10 @@ def leaves_of(query: FullTextQuery) -> Iterator[MatchQuery | PhraseQuery | Multi
 
 def columns_of_query(query: FullTextQuery) -> list[str]:
     """Returns the columns of a query, each once."""
-    columns = (leaf.columns if isinstance(leaf, MultiMatchQuery) else [leaf.column] for leaf in leaves_of(query))
+    columns = (
+        leaf.columns if isinstance(leaf, MultiMatchQuery) else [leaf.column]
+        for leaf in leaves_of(query)
+    )
     return list(dict.fromkeys(column for names in columns for column in names))
 
 
@@ -333,8 +346,12 @@ def query_of_values(values: object, *, depth: int = 0) -> FullTextQuery:
         raise OptionError("query", str(values)[:100], accepted)
     names = {field.name for field in dataclasses.fields(cls)}
     if attributes.keys() - names:
-        raise OptionError("query", str(values)[:100], f"the attributes {', '.join(sorted(names))} of {kind}")
-    parsed = {name: _PARSERS.get(name, _same)(value, depth + 1) for name, value in attributes.items()}
+        raise OptionError(
+            "query", str(values)[:100], f"the attributes {', '.join(sorted(names))} of {kind}"
+        )
+    parsed = {
+        name: _PARSERS.get(name, _same)(value, depth + 1) for name, value in attributes.items()
+    }
     try:
         query: FullTextQuery = cls(**parsed)
     except TypeError as error:
@@ -352,8 +369,12 @@ def _query_at(value: object, depth: int) -> object:
 
 
 def _pairs_at(values: object, depth: int) -> object:
-    if not isinstance(values, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in values):
-        raise OptionError("queries", str(values)[:100], "a list of pairs of SHOULD, MUST or MUST_NOT and a query")
+    if not isinstance(values, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in values
+    ):
+        raise OptionError(
+            "queries", str(values)[:100], "a list of pairs of SHOULD, MUST or MUST_NOT and a query"
+        )
     return [(occur, query_of_values(query, depth=depth)) for occur, query in values]
 
 
@@ -399,4 +420,8 @@ def _check_count(name: str, value: object, least: int) -> None:
 
 def _check_query(name: str, query: object) -> None:
     if not isinstance(query, FullTextQuery):
-        raise OptionError(name, query, f"a full-text query: {', '.join(cls.__name__ for cls in _CLASSES.values())}")
+        raise OptionError(
+            name,
+            query,
+            f"a full-text query: {', '.join(cls.__name__ for cls in _CLASSES.values())}",
+        )

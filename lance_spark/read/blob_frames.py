@@ -24,7 +24,9 @@ BlobMode: TypeAlias = Literal["lazy", "bytes", "descriptions"]
 """Blobs in pandas: file objects, bytes, or the places of the bytes."""
 
 
-def check_blob_mode(blob_mode: BlobMode | None, blob_handling: BlobHandling | None = None) -> BlobMode:
+def check_blob_mode(
+    blob_mode: BlobMode | None, blob_handling: BlobHandling | None = None
+) -> BlobMode:
     """Returns the mode of blobs in pandas, by default `lazy`.
 
     Args:
@@ -77,11 +79,15 @@ class BlobColumns:
         if columns is None:
             sources = {name: name for name in blobs}
         else:
-            by_expression = {expression: name for name in blobs for expression in (name, quote_identifier(name))}
+            by_expression = {
+                expression: name for name in blobs for expression in (name, quote_identifier(name))
+            }
             sources = {name: by_expression[text] for name, text in columns if text in by_expression}
         return BlobColumns(dataset=dataset, sources=sources, mode=mode) if sources else None
 
-    def to_pandas(self, rows: pa.Table, convert: Callable[[pa.Table], pd.DataFrame]) -> pd.DataFrame:
+    def to_pandas(
+        self, rows: pa.Table, convert: Callable[[pa.Table], pd.DataFrame]
+    ) -> pd.DataFrame:
         """Returns rows as a data frame with their blobs.
 
         Args:
@@ -96,7 +102,9 @@ class BlobColumns:
         ids: list[int] = rows[ROW_ID].to_numpy().tolist()
         placeholders = rows
         for name in self.sources:
-            placeholders = placeholders.set_column(rows.schema.get_field_index(name), name, pa.nulls(len(rows)))
+            placeholders = placeholders.set_column(
+                rows.schema.get_field_index(name), name, pa.nulls(len(rows))
+            )
         frame = convert(placeholders)
         for name, column in self.sources.items():
             blobs = (read_blobs if self.mode == "bytes" else open_blobs)(self.dataset, column, ids)
@@ -104,7 +112,9 @@ class BlobColumns:
         return frame
 
 
-def read_blobs(dataset: lance.LanceDataset, column: str, row_ids: Sequence[int]) -> list[bytes | None]:
+def read_blobs(
+    dataset: lance.LanceDataset, column: str, row_ids: Sequence[int]
+) -> list[bytes | None]:
     """Returns the bytes of the blobs of rows in the order of their ids.
 
     Raises:
@@ -113,19 +123,27 @@ def read_blobs(dataset: lance.LanceDataset, column: str, row_ids: Sequence[int])
     """
 
     def read() -> list[bytes | None]:
-        return [blob for _, blob in dataset.read_blobs(column, ids=list(row_ids), preserve_order=True)]
+        return [
+            blob for _, blob in dataset.read_blobs(column, ids=list(row_ids), preserve_order=True)
+        ]
 
     return _with_known_rows(dataset, read) if row_ids else []
 
 
-def open_blobs(dataset: lance.LanceDataset, column: str, row_ids: Sequence[int]) -> list[lance.BlobFile | None]:
+def open_blobs(
+    dataset: lance.LanceDataset, column: str, row_ids: Sequence[int]
+) -> list[lance.BlobFile | None]:
     """Returns the blobs of rows as files in the order of the ids.
 
     Raises:
         OptionError: The version has no row with an id.
         TableUnreadableError: A blob is missing.
     """
-    return _with_known_rows(dataset, lambda: dataset.take_blobs(column, ids=list(row_ids))) if row_ids else []
+    return (
+        _with_known_rows(dataset, lambda: dataset.take_blobs(column, ids=list(row_ids)))
+        if row_ids
+        else []
+    )
 
 
 def _with_known_rows(dataset: lance.LanceDataset, read: Callable[[], _T]) -> _T:
@@ -136,4 +154,6 @@ def _with_known_rows(dataset: lance.LanceDataset, read: Callable[[], _T]) -> _T:
             missing_id = re.search(r"first missing row ID (\d+)", str(error))
             if missing_id is None:
                 raise
-            raise OptionError("row_ids", int(missing_id[1]), f"ids of rows of version {dataset.version}") from error
+            raise OptionError(
+                "row_ids", int(missing_id[1]), f"ids of rows of version {dataset.version}"
+            ) from error

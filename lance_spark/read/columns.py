@@ -16,7 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError, ValueConversionError
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    TableUnreadableError,
+    ValueConversionError,
+)
 from lance_spark.types import to_spark_schema
 from lance_spark.types.fields import Array, BlobHandling, Kind, refuse_unreadable, scan_field
 
@@ -63,8 +68,16 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
     refuse_unreadable(names, table)
     names += [name for name in _added_names(options) if name not in names]
     stored = pa.schema([table.field(name) for name in names if name not in META_COLUMNS])
-    fields = {field.name: field for field in to_spark_schema(stored, blob_handling=options.blob_handling).fields}
-    return StructType([_meta_field(name, dataset, ref) if name in META_COLUMNS else fields[name] for name in names])
+    fields = {
+        field.name: field
+        for field in to_spark_schema(stored, blob_handling=options.blob_handling).fields
+    }
+    return StructType(
+        [
+            _meta_field(name, dataset, ref) if name in META_COLUMNS else fields[name]
+            for name in names
+        ]
+    )
 
 
 def _selected_names(table: pa.Schema, ref: DatasetRef, options: ReadOptions) -> list[str]:
@@ -125,11 +138,15 @@ def _resolve(name: str, alike: Sequence[str], table: pa.Schema, uri: str) -> str
     if len(alike) == 1:
         return alike[0]
     if alike:
-        hint = f"The name could be {' or '.join(map(repr, alike))}. Spell the column as in the table."
+        hint = (
+            f"The name could be {' or '.join(map(repr, alike))}. Spell the column as in the table."
+        )
         raise ColumnNotFoundError(name, uri, hint=hint)
     close = difflib.get_close_matches(name, [*table.names, *META_COLUMNS], n=1, cutoff=0.6)
     hint = f"Did you mean {close[0]!r}? " if close else ""
-    raise ColumnNotFoundError(name, uri, hint=f"{hint}The columns are {', '.join(map(str, table.names))}.")
+    raise ColumnNotFoundError(
+        name, uri, hint=f"{hint}The columns are {', '.join(map(str, table.names))}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +176,13 @@ class Projection:
     """
 
     def __init__(
-        self, dataset: lance.LanceDataset, target: StructType, handling: BlobHandling, uri: str, *, prune: bool
+        self,
+        dataset: lance.LanceDataset,
+        target: StructType,
+        handling: BlobHandling,
+        uri: str,
+        *,
+        prune: bool,
     ) -> None:
         """Plans the columns of `target`, in the table's spelling.
 
@@ -195,7 +218,11 @@ class Projection:
                 tree = _pruned_tree(field.type, requested.dataType, name)
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)
-            fields.append(field.with_name(requested.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))
+            fields.append(
+                field.with_name(requested.name)
+                .with_type(_type_of(tree, field.type))
+                .with_nullable(nullable)
+            )
         self._uri = uri
         self.source = pa.schema(fields)
         self.paths = [_dotted(leaf) for tree in self._trees for leaf in _leaves(tree)]
@@ -238,9 +265,16 @@ def _tree(arrow: Kind, requested: DataType, path: tuple[str, ...]) -> _Whole | _
         return _Whole(path)
     if any(arrow.get_field_index(f.name) < 0 for f in requested.fields):
         return _Whole(path)  # The conversion to Spark's types reports the error.
-    children = tuple((f.name, _tree(arrow.field(f.name).type, f.dataType, (*path, f.name))) for f in requested.fields)
+    children = tuple(
+        (f.name, _tree(arrow.field(f.name).type, f.dataType, (*path, f.name)))
+        for f in requested.fields
+    )
     complete = len(children) == arrow.num_fields
-    return _Whole(path) if complete and all(isinstance(c, _Whole) for _, c in children) else _Struct(children)
+    return (
+        _Whole(path)
+        if complete and all(isinstance(c, _Whole) for _, c in children)
+        else _Struct(children)
+    )
 
 
 def _type_of(tree: _Whole | _Struct, arrow: Kind) -> Kind:

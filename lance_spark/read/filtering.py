@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.errors import FilterError, TableUnreadableError, panics_as_errors
-from lance_spark.lance_compat import answering_indexes, is_filter_failure, is_unknown_column, plain, unknown_function
+from lance_spark.lance_compat import (
+    answering_indexes,
+    is_filter_failure,
+    is_unknown_column,
+    plain,
+    unknown_function,
+)
 from lance_spark.types.fields import BlobHandling, is_blob
 
 if TYPE_CHECKING:
@@ -86,7 +92,9 @@ def pushable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandlin
     reason = _problem(dataset, pushed)
     if reason is None:
         return pushed
-    _LOG.warning("Lance does not take the pushed filter %s (%s); Spark filters alone", pushed, reason)
+    _LOG.warning(
+        "Lance does not take the pushed filter %s (%s); Spark filters alone", pushed, reason
+    )
     return None
 
 
@@ -111,7 +119,8 @@ def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandlin
     if blobs == "bytes" or dataset.data_storage_version != "2.0":
         return False
     return any(
-        is_blob(field) and re.search(rf"\b{re.escape(field.name)}\b", text, re.IGNORECASE) for field in dataset.schema
+        is_blob(field) and re.search(rf"\b{re.escape(field.name)}\b", text, re.IGNORECASE)
+        for field in dataset.schema
     )
 
 
@@ -194,7 +203,9 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     indexes = {index.name: index for index in dataset.describe_indices()}
     if not indexes:
         return None
-    answered = answering_indexes(dataset.scanner(columns=[], filter=filter).explain_plan(verbose=True), indexes)
+    answered = answering_indexes(
+        dataset.scanner(columns=[], filter=filter).explain_plan(verbose=True), indexes
+    )
     if answered is None:
         return None
     used, exact = answered
@@ -204,7 +215,9 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     handles = [f for f in dataset.get_fragments() if f.fragment_id in covered]
     # A mask holds row ids. Without stable ids, these are the addresses.
     columns = ["_rowaddr", "_rowid"] if dataset.has_stable_row_ids else ["_rowaddr"]
-    scanner = dataset.scanner(columns=columns, filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
+    scanner = dataset.scanner(
+        columns=columns, filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1
+    )
     table = scanner.to_table()
     addresses = table.column(0).to_numpy()
     if len(addresses) > MAX_INDEX_MATCHES:
@@ -212,8 +225,14 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
     matches = dict(zip(ids.tolist(), counts.tolist(), strict=True))
     rows = sum(handle.metadata.num_rows for handle in handles)
-    mask = serialize_ids(table.column(columns[-1]).to_numpy()) if 0 < len(addresses) <= MAX_MASKED_MATCHES else None
-    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows, mask=mask)
+    mask = (
+        serialize_ids(table.column(columns[-1]).to_numpy())
+        if 0 < len(addresses) <= MAX_MASKED_MATCHES
+        else None
+    )
+    return IndexAnswer(
+        exact=True, matches=matches, covered=covered, names=tuple(used), rows=rows, mask=mask
+    )
 
 
 def indexed_fragments(index: lance.IndexDescription) -> frozenset[int]:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _Numbers = TypeVar("_Numbers", bound=np.generic)
 
 
-def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
+def range_mask(
+    dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int
+) -> bytes | None:
     """Returns the mask of a fragment's rows at positions `start` to before `stop`, or None.
 
     Positions count deleted rows. Without known row ids (:func:`stable_ids`), the result is None.
@@ -35,7 +37,9 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
     return None if ids is None else serialize_ids(ids[start:stop])
 
 
-def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt.NDArray[np.int64]) -> bytes | None:
+def rows_mask(
+    dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt.NDArray[np.int64]
+) -> bytes | None:
     """Returns the mask of some rows of a fragment, or None as :func:`range_mask` does.
 
     Args:

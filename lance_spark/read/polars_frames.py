@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-RowReader: TypeAlias = "Callable[[Sequence[str] | None, int | None, int | None], pa.RecordBatchReader]"
+RowReader: TypeAlias = (
+    "Callable[[Sequence[str] | None, int | None, int | None], pa.RecordBatchReader]"
+)
 """Opens rows. The arguments are the columns, the maximum number of rows, and of rows per batch."""
 
 
@@ -39,7 +41,10 @@ def scan_frame(schema: pa.Schema, read_rows: RowReader) -> pl.LazyFrame:
     from polars.io.plugins import register_io_source
 
     def read(
-        columns: list[str] | None, predicate: pl.Expr | None, limit: int | None, batch_size: int | None
+        columns: list[str] | None,
+        predicate: pl.Expr | None,
+        limit: int | None,
+        batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         for batch in read_rows(columns, limit, batch_size):
             frame = polars.from_arrow(batch)

@@ -63,7 +63,9 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
     return schema
 
 
-def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tuple[LanceReader, dict[str, Any]]:
+def describe_scan(
+    ref: DatasetRef, options: ReadOptions, spec: ScanSpec
+) -> tuple[LanceReader, dict[str, Any]]:
     """Returns the reader of a scan of the planner rule, and the facts of the scan for the rule.
 
     The facts are:
@@ -92,7 +94,9 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tupl
     else:
         columns = split_schema(long_schema(target, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
-    answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
+    answer = (
+        [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
+    )
     return reader, {
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
@@ -116,8 +120,13 @@ def _count_fragments(ref: DatasetRef, plan: ScanPlan, *, answers: bool) -> dict[
     return {"fragments_read": read, "fragments_skipped": max(0, total - read)}
 
 
-def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType) -> str:
-    columns = (f"{name}[:{spec.elements[name]}]" if name in spec.elements else name for name in target.fieldNames())
+def _describe(
+    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType
+) -> str:
+    columns = (
+        f"{name}[:{spec.elements[name]}]" if name in spec.elements else name
+        for name in target.fieldNames()
+    )
     facts = {
         "columns": f"[{', '.join(columns)}]",
         "filter": options.filter,
@@ -188,7 +197,9 @@ class LanceReader(DataSourceReader):
         """
         plan = self.plan or plan_scan(self.ref, self.options, self.spec, self.target)
         if self.spec.aggregate and not plan.exact:
-            raise ValueError("The planner rule pushed an aggregate above a filter that Lance cannot apply.")
+            raise ValueError(
+                "The planner rule pushed an aggregate above a filter that Lance cannot apply."
+            )
         if self.counts_only and plan.filter is None:
             return [ScanTask(fragments=(), rows=plan.rows)]
         return list(plan.tasks) or [ScanTask(fragments=())]
@@ -205,7 +216,9 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, ScanTask):
             raise TypeError(f"The reader can only read its own partitions, not {partition!r}.")
         if self.spec.aggregate:
-            yield from self._grouped(partition) if self.spec.grouped else [self._aggregate(partition)]
+            yield from (
+                self._grouped(partition) if self.spec.grouped else [self._aggregate(partition)]
+            )
         elif not self.schema.fields:
             yield from _empty_batches(self._count(partition))
         elif partition.fragments:
@@ -220,9 +233,13 @@ class LanceReader(DataSourceReader):
 
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         blobs = self.options.blob_handling
-        projection = Projection(self.ref.open(), self.target, blobs, self.ref.uri, prune=self.spec.columns is not None)
+        projection = Projection(
+            self.ref.open(), self.target, blobs, self.ref.uri, prune=self.spec.columns is not None
+        )
         elements = self.spec.elements
-        read = map(projection.assemble, read_batches(self.ref, task, columns=projection.paths, blobs=blobs))
+        read = map(
+            projection.assemble, read_batches(self.ref, task, columns=projection.paths, blobs=blobs)
+        )
         source = prefix_schema(projection.source, elements)
         converter = ReadConverter(source, self.target)
         for batch in take_prefixes(read, source, elements) if elements else read:

@@ -65,7 +65,9 @@ def read_batches(
     yield from merged(batches, task.batch_rows, clock=time.monotonic) if columns else batches
 
 
-def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], float]) -> Iterator[pa.RecordBatch]:
+def merged(
+    batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], float]
+) -> Iterator[pa.RecordBatch]:
     """Merges small batches, because each batch is a separate message to the JVM.
 
     Small fragments and filters produce many small batches.
@@ -159,7 +161,11 @@ class _Scan:
         if self.task.rows <= 2 * top.n:
             return self
         # Tasks over wide rows have small batches. Keys are narrow.
-        keys = replace(self, columns=[top.column, ROW_ADDRESS], task=replace(self.task, batch_rows=KEY_BATCH_ROWS))
+        keys = replace(
+            self,
+            columns=[top.column, ROW_ADDRESS],
+            task=replace(self.task, batch_rows=KEY_BATCH_ROWS),
+        )
         addresses = first_rows(keys.batches(), top)
         if addresses is None:
             return self
@@ -195,7 +201,8 @@ class _Scan:
                 if mask is None:
                     first = fragments[0].fragment_id << 32
                     selection = conjunction(
-                        selection, f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}"
+                        selection,
+                        f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}",
                     )
         return self.dataset.scanner(
             columns=self._requested_columns(),
@@ -217,7 +224,9 @@ class _Scan:
 
         Lance parses each requested column against all columns: 0.5 s for 2,000 columns.
         """
-        return None if self.columns == self.dataset.schema.names else requested_columns(self.columns)
+        return (
+            None if self.columns == self.dataset.schema.names else requested_columns(self.columns)
+        )
 
     @contextlib.contextmanager
     def _explained(self, fragments: list[LanceFragment]) -> Iterator[None]:
@@ -239,7 +248,11 @@ class _Scan:
             f for f in fragments if any(file.path in text for file in f.metadata.files)
         ] or self._culprit(fragments)
         ids = [f.fragment_id for f in named_fragments or fragments]
-        where = f"fragment {ids[0]}" if len(ids) == 1 else f"one of the {len(ids)} fragments from {ids[0]} to {ids[-1]}"
+        where = (
+            f"fragment {ids[0]}"
+            if len(ids) == 1
+            else f"one of the {len(ids)} fragments from {ids[0]} to {ids[-1]}"
+        )
         return TableUnreadableError(
             self.ref.uri,
             f"{text} (version {self.ref.version}, {where})",

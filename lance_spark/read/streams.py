@@ -23,7 +23,11 @@ def stream_of(
     def read() -> Iterator[pa.RecordBatch]:
         for batch in batches:
             # A consumer of another library trusts the schema of the stream.
-            rows = batch if batch.schema.equals(schema, check_metadata=True) else _convert(batch, schema)
+            rows = (
+                batch
+                if batch.schema.equals(schema, check_metadata=True)
+                else _convert(batch, schema)
+            )
             for start in range(0, rows.num_rows, batch_size or max(1, rows.num_rows)):
                 yield rows.slice(start, batch_size)
 

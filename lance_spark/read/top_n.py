@@ -92,7 +92,9 @@ class _Candidates:
         rows = pa.concat_tables(self._parts)
         values = rows["key"].drop_null()
         if len(values) >= self._top.n:
-            order: Literal["ascending", "descending"] = "ascending" if self._top.ascending else "descending"
+            order: Literal["ascending", "descending"] = (
+                "ascending" if self._top.ascending else "descending"
+            )
             chosen = values.take(pc.select_k_unstable(values, self._top.n, [("", order)]))
             self._bound = (pc.max if self._top.ascending else pc.min)(chosen)
             rows = self._may_be_first(rows)

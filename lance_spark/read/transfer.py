@@ -48,7 +48,9 @@ _PREFIX_ROWS = 1 << 13
 
 def vector_sizes(dataset: lance.LanceDataset, columns: StructType) -> dict[str, int]:
     """Returns the number of elements of each long numeric vector among the columns."""
-    sizes = {f.name: f.type.list_size for f in dataset.schema if pa.types.is_fixed_size_list(f.type)}
+    sizes = {
+        f.name: f.type.list_size for f in dataset.schema if pa.types.is_fixed_size_list(f.type)
+    }
     return {
         field.name: sizes[field.name]
         for field in columns.fields
@@ -91,8 +93,14 @@ def split_batch(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
         column: Array = batch.column(at)
         item = column.type.value_field
         sparse = _rows_with_null_elements(column)
-        dense_vectors = column if sparse is None else pc.if_else(sparse, pa.scalar(None, column.type), column)
-        rest = pa.nulls(len(column), column.type) if sparse is None else pc.if_else(sparse, column, None)
+        dense_vectors = (
+            column if sparse is None else pc.if_else(sparse, pa.scalar(None, column.type), column)
+        )
+        rest = (
+            pa.nulls(len(column), column.type)
+            if sparse is None
+            else pc.if_else(sparse, column, None)
+        )
         fields[at] = pa.field(name, pa.list_(item.with_nullable(False)), True, fields[at].metadata)
         arrays[at] = pa.Array.from_buffers(
             fields[at].type,
@@ -134,7 +142,10 @@ def leading_elements(sizes: Mapping[str, int], used: Mapping[str, int]) -> dict[
 
 def prefix_schema(schema: pa.Schema, elements: Mapping[str, int]) -> pa.Schema:
     """Returns the schema of the batches of :func:`take_prefixes`."""
-    fields = [f.with_type(pa.list_(f.type.value_field, elements[f.name])) if f.name in elements else f for f in schema]
+    fields = [
+        f.with_type(pa.list_(f.type.value_field, elements[f.name])) if f.name in elements else f
+        for f in schema
+    ]
     return pa.schema(fields, schema.metadata)  # type: ignore[arg-type]
 
 
@@ -145,7 +156,9 @@ def take_prefixes(
 
     def short(batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = [
-            pc.list_slice(column, 0, elements[name], return_fixed_size_list=True) if name in elements else column
+            pc.list_slice(column, 0, elements[name], return_fixed_size_list=True)
+            if name in elements
+            else column
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -156,7 +169,9 @@ def take_prefixes(
 def unscaled_columns(columns: StructType) -> tuple[str, ...]:
     """Returns the names of the columns that are decimals of up to 18 digits."""
     return tuple(
-        f.name for f in columns.fields if isinstance(f.dataType, DecimalType) and f.dataType.precision <= MAX_DIGITS
+        f.name
+        for f in columns.fields
+        if isinstance(f.dataType, DecimalType) and f.dataType.precision <= MAX_DIGITS
     )
 
 
@@ -164,7 +179,10 @@ def long_schema(columns: StructType, names: Sequence[str]) -> StructType:
     """Returns the schema of the scan, with bigint for the named columns."""
     chosen = frozenset(names)
     return StructType(
-        [StructField(f.name, LongType(), f.nullable, f.metadata) if f.name in chosen else f for f in columns.fields]
+        [
+            StructField(f.name, LongType(), f.nullable, f.metadata) if f.name in chosen else f
+            for f in columns.fields
+        ]
     )
 
 
@@ -187,4 +205,6 @@ def low_words(column: Array) -> Array:
     # Little-endian, like Arrow on every machine that Lance supports.
     words = np.frombuffer(values, np.int64, count=2 * (column.offset + len(column)))
     low = pa.py_buffer(np.ascontiguousarray(words[::2]).data)
-    return pa.Array.from_buffers(pa.int64(), len(column), [validity, low], column.null_count, column.offset)
+    return pa.Array.from_buffers(
+        pa.int64(), len(column), [validity, low], column.null_count, column.offset
+    )

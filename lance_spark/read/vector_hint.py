@@ -30,4 +30,6 @@ def vector_hint(dataset: lance.LanceDataset, column: str) -> str | None:
 def is_list_of_numbers(kind: Kind) -> bool:
     """Tells whether a type is of lists of numbers without a fixed length."""
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+    return is_list and (
+        pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)
+    )

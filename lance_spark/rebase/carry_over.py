@@ -26,7 +26,15 @@ from lance_spark.errors import CommitConflictError, TableUnreadableError, counte
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
 from lance_spark.rebase.stale import judge_stale, values_in
-from lance_spark.rows.merge import FilePiece, FileRows, MissingFileError, NullPiece, columns_of, merge, streams_of
+from lance_spark.rows.merge import (
+    FilePiece,
+    FileRows,
+    MissingFileError,
+    NullPiece,
+    columns_of,
+    merge,
+    streams_of,
+)
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
@@ -76,7 +84,9 @@ class _Versions:
 class CarryOver:
     """Stages values again. A :data:`~lance_spark.commit.column_plan.Rebaser`."""
 
-    def __init__(self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]) -> None:
+    def __init__(
+        self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]
+    ) -> None:
         """Takes the files of the job, and the written columns by fragment of the snapshot."""
         self._staging = staging
         self._plan = plan
@@ -88,7 +98,9 @@ class CarryOver:
     def _session(self) -> LanceFileSession:
         return open_session(self._staging.uri, self._staging.storage_options)
 
-    def __call__(self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /) -> list[RebasedColumns]:
+    def __call__(
+        self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
+    ) -> list[RebasedColumns]:
         """Implements :data:`~lance_spark.commit.column_plan.Rebaser`."""
         self._carried_bytes = 0
         if lineage.cleaned_up:
@@ -96,7 +108,10 @@ class CarryOver:
         base, rows = open_snapshot(self._plan.snapshot), SnapshotRows(head)
         fields = field_identities(head.lance_schema)
         # Data files keep the field id of a cast column, so file lists do not reveal the cast.
-        recast = any(judge_input(column, fields, ()).verdict is Verdict.CONFLICT for column in self._plan.inputs)
+        recast = any(
+            judge_input(column, fields, ()).verdict is Verdict.CONFLICT
+            for column in self._plan.inputs
+        )
         origins = Origins(base, rows, lineage, self._plan.inputs)
         versions = _Versions(base=SnapshotRows(base), head=rows, origins=origins, recast=recast)
         try:
@@ -115,7 +130,9 @@ class CarryOver:
         handle = versions.head.existing_fragment(number)
         rows = versions.origins.of(handle.metadata)
         if len(rows.unknown) and versions.head.dataset.has_stable_row_ids:
-            text = f"the origin of {counted(len(rows.unknown), 'row')} of fragment {number} is unknown"
+            text = (
+                f"the origin of {counted(len(rows.unknown), 'row')} of fragment {number} is unknown"
+            )
             raise cleaned_up(self._plan.snapshot, text)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
@@ -131,7 +148,11 @@ class CarryOver:
                 order = np.argsort(good.new)
                 offsets, at = good.new[order], good.old[order]
                 file, outputs = part.staged.name, self._outputs
-                pieces.append(FilePiece(offsets=offsets, at=at, file=file, outputs=outputs, session=self._session))
+                pieces.append(
+                    FilePiece(
+                        offsets=offsets, at=at, file=file, outputs=outputs, session=self._session
+                    )
+                )
                 carried += len(offsets)
             if changed:
                 piece, without_value = self._judge(origin, changed, part, number, versions)
@@ -147,7 +168,12 @@ class CarryOver:
         )
 
     def _judge(
-        self, origin: Origin, changed: RowSet, part: FragmentColumns, number: int, versions: _Versions
+        self,
+        origin: Origin,
+        changed: RowSet,
+        part: FragmentColumns,
+        number: int,
+        versions: _Versions,
     ) -> tuple[NullPiece, int]:
         """Returns the rows that become NULL, and the number of rows without a value.
 
@@ -163,7 +189,11 @@ class CarryOver:
             staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),
         )
         latest = versions.head.dataset.schema
-        required = [name for name in schema.names if name in latest.names and not latest.field(name).nullable]
+        required = [
+            name
+            for name in schema.names
+            if name in latest.names and not latest.field(name).nullable
+        ]
         if without_value and self._plan.on_stale == "error":
             advice = "leave these rows NULL with option('on_stale', 'null')"
             raise self._stale_error(without_value, number, versions, "", advice)
@@ -173,7 +203,9 @@ class CarryOver:
             raise self._stale_error(len(copies), number, versions, why, advice)
         return NullPiece(offsets=copies, type=pa.struct(list(schema))), without_value
 
-    def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
+    def _stale_error(
+        self, count: int, number: int, versions: _Versions, more: str, advice: str
+    ) -> CommitConflictError:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
         return CommitConflictError(
             f"The input columns of {counted(count, 'row')} changed since version {self._plan.snapshot.version}, so "

@@ -61,7 +61,9 @@ def changed_rows(
     if not pairs or not len(mapping.old):
         return np.zeros(len(mapping.old), dtype=np.bool_)
     deleted = base.deleted(base_id)
-    changed = np.zeros(len(mapping.old), dtype=np.bool_) if deleted is None else deleted[mapping.old]
+    changed = (
+        np.zeros(len(mapping.old), dtype=np.bool_) if deleted is None else deleted[mapping.old]
+    )
     live = RowMapping(old=mapping.old[~changed], new=mapping.new[~changed])
     changed[~changed] = _changed_live(base, base_id, head, head_id, live, pairs)
     return changed
@@ -90,7 +92,11 @@ def _changed_live(
     for first in range(0, count, rows):
         part = order[first : first + rows]
         new = after.take(len(part))
-        old = before.take(len(part)) if before is not None else read_rows(base, base_id, old_names, mapping.old[part])
+        old = (
+            before.take(len(part))
+            if before is not None
+            else read_rows(base, base_id, old_names, mapping.old[part])
+        )
         for old_values, new_values in zip(old, new, strict=True):
             changed[part] |= ~_equal(old_values, new_values)
     return changed
@@ -129,7 +135,9 @@ def _columns_by_id(dataset: lance.LanceDataset) -> dict[int, FieldIdentity]:
     return {column.id: column for column in field_identities(dataset.lance_schema)}
 
 
-def read_rows(rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets) -> list[pa.Array[Any]]:
+def read_rows(
+    rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets
+) -> list[pa.Array[Any]]:
     """Reads columns of a few live rows of a fragment at once, in any order."""
     ascending = np.sort(offsets)
     arrays = _Reader(rows, fragment_id, columns, ascending, _ROWS).take(len(offsets))
@@ -143,11 +151,18 @@ class _Reader:
     """Reads columns of the rows of a fragment, in chunks of requested sizes."""
 
     def __init__(
-        self, rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets, chunk: int
+        self,
+        rows: SnapshotRows,
+        fragment_id: int,
+        columns: tuple[str, ...],
+        offsets: Offsets,
+        chunk: int,
     ) -> None:
         self._rows, self._fragment_id, self._count = rows, fragment_id, len(columns)
         fragment = rows.existing_fragment(fragment_id)
-        reader = InputReader(rows, fragment, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
+        reader = InputReader(
+            rows, fragment, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES
+        )
         self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, chunk)
 
     def take(self, rows: int) -> list[pa.Array[Any]]:

@@ -58,7 +58,9 @@ class FragmentComparison:
     ) -> FragmentComparison:
         """Compares fragments of both versions, by default all."""
         old_ids, new_ids = frozenset(before.fragment_ids()), frozenset(head.fragment_ids())
-        comparison = FragmentComparison(head=head, new_ids=new_ids - old_ids, gone_ids=old_ids - new_ids)
+        comparison = FragmentComparison(
+            head=head, new_ids=new_ids - old_ids, gone_ids=old_ids - new_ids
+        )
         common_ids = old_ids & new_ids if numbers is None else numbers
         older = {handle.fragment_id: handle for handle in handles_of(before, common_ids)}
         for handle in handles_of(head, common_ids):
@@ -76,13 +78,24 @@ class FragmentComparison:
 
     def lineage(self) -> LineageFacts:
         """Returns the lineage of rows if the fragments decide. New fragments have new rows."""
-        paths = (path for handle in handles_of(self.head, self.new_ids) for path in data_paths([handle.metadata]))
-        return LineageFacts(compacted_fragments={}, sources_by_file=dict.fromkeys(paths, np.zeros(0, np.uint32)))
+        paths = (
+            path
+            for handle in handles_of(self.head, self.new_ids)
+            for path in data_paths([handle.metadata])
+        )
+        return LineageFacts(
+            compacted_fragments={}, sources_by_file=dict.fromkeys(paths, np.zeros(0, np.uint32))
+        )
 
-    def _compare(self, old: FragmentMetadata, new: FragmentMetadata, field_ids: Sequence[int]) -> None:
+    def _compare(
+        self, old: FragmentMetadata, new: FragmentMetadata, field_ids: Sequence[int]
+    ) -> None:
         if old == new:
             return
-        old_identity, new_identity = fragment_identity(old, field_ids), fragment_identity(new, field_ids)
+        old_identity, new_identity = (
+            fragment_identity(old, field_ids),
+            fragment_identity(new, field_ids),
+        )
         if not old_identity.is_same(new_identity, replaced=True):
             self.other_ids.add(new.id)
         same_rows = _deletions(old) == _deletions(new)
@@ -91,7 +104,9 @@ class FragmentComparison:
             self.differing_ids.add(new.id)
 
 
-def lineage_by_fragments(before: lance.LanceDataset, head: lance.LanceDataset) -> LineageFacts | None:
+def lineage_by_fragments(
+    before: lance.LanceDataset, head: lance.LanceDataset
+) -> LineageFacts | None:
     """Returns the lineage of rows since an older version, or None if only the history tells."""
     if is_history_shorter(before, head):
         return None
@@ -105,7 +120,9 @@ def is_history_shorter(before: lance.LanceDataset, head: lance.LanceDataset) -> 
     return versions * _FRAGMENTS_PER_VERSION < len(head.fragment_ids())
 
 
-def handles_of(dataset: lance.LanceDataset, numbers: Collection[int]) -> Iterator[lance.LanceFragment]:
+def handles_of(
+    dataset: lance.LanceDataset, numbers: Collection[int]
+) -> Iterator[lance.LanceFragment]:
     """Yields some fragments of a version."""
     if len(numbers) > _FEW:
         yield from (handle for handle in dataset.get_fragments() if handle.fragment_id in numbers)

@@ -17,12 +17,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity, rebinds_names
+from lance_spark.commit.conflicts.identity import (
+    FieldIdentity,
+    files_of,
+    fragment_identity,
+    rebinds_names,
+)
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.merge import Offsets, RowMapping, no_rows
-from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
+from lance_spark.rows.row_addresses import (
+    Addresses,
+    SnapshotRows,
+    fragments_of,
+    look_up,
+    offsets_of,
+    row_ids,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -68,7 +81,11 @@ class FragmentOrigins:
     @property
     def known(self) -> RowSet:
         """All rows of the older version, including possible ones."""
-        return RowSet.of(np.unique(np.concatenate([self.unknown, *(origin.mapping.new for origin in self.origins)])))
+        return RowSet.of(
+            np.unique(
+                np.concatenate([self.unknown, *(origin.mapping.new for origin in self.origins)])
+            )
+        )
 
 
 class Origins:
@@ -99,7 +116,9 @@ class Origins:
         self._input_ids = [number for column in inputs for number in column.ids]
         # The values of a name with another field id are in other columns of perhaps the same files.
         names = [column.name for column in inputs]
-        self._compares_all = by_name and base is not None and rebinds_names(base, head.dataset, names)
+        self._compares_all = (
+            by_name and base is not None and rebinds_names(base, head.dataset, names)
+        )
         self._last: tuple[int, FragmentOrigins] = (-1, FragmentOrigins())
 
     def of(self, fragment: FragmentMetadata) -> FragmentOrigins:
@@ -139,7 +158,9 @@ class Origins:
         origins = list(self._compacted(fragment, live, pieces or ()))
         found_rows = np.concatenate([no_rows(), *(origin.mapping.new for origin in origins)])
         remaining = np.setdiff1d(live, found_rows, assume_unique=True)
-        if not len(remaining) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
+        if not len(remaining) or (
+            self._base is not None and not self._may_have_moved(fragment, pieces is None)
+        ):
             return FragmentOrigins(origins=tuple(origins))
         by_id = self.by_row_id(fragment.id, remaining)
         return FragmentOrigins(origins=(*origins, *by_id.origins), unknown=by_id.unknown)
@@ -154,18 +175,24 @@ class Origins:
         before = self._before(fragment.id)
         if before is None:
             return FragmentOrigins() if self._lineage.is_added(fragment) else None
-        old_identity, new_identity = (fragment_identity(metadata, self._input_ids) for metadata in (before, fragment))
+        old_identity, new_identity = (
+            fragment_identity(metadata, self._input_ids) for metadata in (before, fragment)
+        )
         if not old_identity.is_same(new_identity, replaced=self._lineage.replaced):
             return None
         return _in_place(before, live, same=old_identity.inputs == new_identity.inputs)
 
-    def _compacted(self, fragment: FragmentMetadata, live: Offsets, pieces: Iterable[SourceSpan]) -> Iterator[Origin]:
+    def _compacted(
+        self, fragment: FragmentMetadata, live: Offsets, pieces: Iterable[SourceSpan]
+    ) -> Iterator[Origin]:
         """Yields the origins of compacted rows of a fragment, without rows deleted since."""
         for piece in pieces:
             same = piece.is_unchanged(fragment, self._input_ids)
             older = self._before(piece.fragment.id)
             if older is not None:
-                same &= files_of(older, self._input_ids) == files_of(piece.fragment, self._input_ids)
+                same &= files_of(older, self._input_ids) == files_of(
+                    piece.fragment, self._input_ids
+                )
             elif self._base is not None or self._lineage.moved_from(piece.fragment):
                 continue  # An update or an append created the fragment since.
             new = np.arange(piece.start, piece.stop, dtype=np.int64)
@@ -177,7 +204,9 @@ class Origins:
         """Returns the origins of rows by row ids alone. Requires stable row ids."""
         looked_up = self._addresses(fragment_id, rows)
         return (
-            FragmentOrigins(unknown=rows) if looked_up is None else FragmentOrigins(origins=tuple(self._at(*looked_up)))
+            FragmentOrigins(unknown=rows)
+            if looked_up is None
+            else FragmentOrigins(origins=tuple(self._at(*looked_up)))
         )
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
@@ -188,7 +217,10 @@ class Origins:
             # After a restore, rewrites in place may have replaced all files of the fragment.
             return self._base.dataset.has_stable_row_ids
         leaves = self._lineage.leaves(fragment.id) or ()
-        return any(self._lineage.moved_from(candidate) for candidate in (fragment, *(leaf.fragment for leaf in leaves)))
+        return any(
+            self._lineage.moved_from(candidate)
+            for candidate in (fragment, *(leaf.fragment for leaf in leaves))
+        )
 
     def _at(self, addresses: Addresses, rows: Offsets) -> Iterator[Origin]:
         order = np.argsort(addresses)
@@ -214,14 +246,18 @@ class Origins:
             parts = [look_up(base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
         except (OSError, ValueError) as error:
             # A cleanup may have removed the deletion files for this look-up.
-            _LOG.warning("row ids cannot be looked up in version %s of %s: %s", base.version, base.uri, error)
+            _LOG.warning(
+                "row ids cannot be looked up in version %s of %s: %s", base.version, base.uri, error
+            )
             return None
         is_known = np.concatenate([mask for _, mask in parts])
         return np.concatenate([addresses for addresses, _ in parts])[is_known], rows[is_known]
 
 
 def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> FragmentOrigins:
-    return FragmentOrigins(origins=(Origin(fragment=fragment, mapping=RowMapping(old=live, new=live), same=same),))
+    return FragmentOrigins(
+        origins=(Origin(fragment=fragment, mapping=RowMapping(old=live, new=live), same=same),)
+    )
 
 
 def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[int]:
@@ -236,7 +272,11 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
         fragments.setdefault(address >> 32, []).append(address & 0xFFFFFFFF)
     head = SnapshotRows(ref.open_latest())
     return sorted(
-        {row for version, fragments in by_version.items() for row in _translate(ref, head, version, fragments)}
+        {
+            row
+            for version, fragments in by_version.items()
+            for row in _translate(ref, head, version, fragments)
+        }
     )
 
 
@@ -255,5 +295,9 @@ def _translate(
             continue
         for origin in origins.of(fragment).origins:
             # Without inputs, only rows moved by an update are not certainly the same.
-            rows = RowSet.of(offsets_by_fragment.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
+            rows = (
+                RowSet.of(offsets_by_fragment.get(origin.fragment.id, ()))
+                if origin.same
+                else RowSet.empty()
+            )
             yield from (fragment.id << 32 | row for row in origin.mapping.new_rows(rows))

@@ -7,7 +7,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import DatasetRef, recreated_error
-from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFoundError, VersionNotFoundError
+from lance_spark.errors import (
+    CommitImpossibleError,
+    SnapshotError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
 
 if TYPE_CHECKING:
     import lance

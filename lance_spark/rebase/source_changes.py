@@ -76,7 +76,9 @@ class RowChanges:
     unknown: int = 0
 
 
-def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> ChangedFragments:
+def affected(
+    source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]
+) -> ChangedFragments:
     """Compares the fragments of two versions by their manifests. Runs on the driver; reads no rows.
 
     Two fragments differ if their rows differ, or the files of the columns `used` differ. Reads the
@@ -85,7 +87,9 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
     """
     head = source.open()
     if base is None:
-        return ChangedFragments(now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0)
+        return ChangedFragments(
+            now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0
+        )
     before = base.open()
     common_ids = frozenset(before.fragment_ids()) & frozenset(head.fragment_ids())
     events = tuple(_events(before, head)) if is_history_shorter(before, head) else None
@@ -136,7 +140,9 @@ def _touched_by(operation: Any) -> Collection[int] | None:  # noqa: ANN401 - pyl
         case LanceOperation.Update():
             return [*operation.removed_fragment_ids, *_ids(operation.updated_fragments)]
         case LanceOperation.Rewrite():
-            return _ids(itertools.chain.from_iterable(group.old_fragments for group in operation.groups))
+            return _ids(
+                itertools.chain.from_iterable(group.old_fragments for group in operation.groups)
+            )
         case LanceOperation.DataReplacement():
             return [replacement.fragment_id for replacement in operation.replacements]
         case _:
@@ -178,7 +184,9 @@ class SourceChanges:
         self._rows, self._base_rows = SnapshotRows(self._head), SnapshotRows(self._base)
         if lineage is None:
             is_earlier = self._head.version < self._base.version
-            lineage = UNKNOWN_LINEAGE if is_earlier else lineage_by_fragments(self._base, self._head)
+            lineage = (
+                UNKNOWN_LINEAGE if is_earlier else lineage_by_fragments(self._base, self._head)
+            )
         after = min(self._base.version, self._head.version)
         self._lineage = Lineage(self._head, after, self._head.version, facts=lineage)
         self._used = used
@@ -193,15 +201,20 @@ class SourceChanges:
         origins_of_rows = self.origins(fragment_id)
         unknown = RowSet.of(origins_of_rows.unknown)
         old_rows = origins_of_rows.known
-        changed = unknown | self._changed(self._origins, fragment, origins_of_rows, old_rows - unknown)
+        changed = unknown | self._changed(
+            self._origins, fragment, origins_of_rows, old_rows - unknown
+        )
         by_group = [
-            unknown | self._changed(origins, fragment, self._find(origins, fragment), changed - unknown)
+            unknown
+            | self._changed(origins, fragment, self._find(origins, fragment), changed - unknown)
             if changed
             else changed
             for origins in self._groups
         ]
         live = RowSet.of(live_offsets(self._rows, fragment_id))
-        return RowChanges(new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
+        return RowChanges(
+            new=live - old_rows, changed=changed, by_group=tuple(by_group), unknown=len(unknown)
+        )
 
     def origins(self, fragment_id: int) -> FragmentOrigins:
         """Returns the places of a fragment's rows in the old version. Reads no values.
@@ -212,7 +225,9 @@ class SourceChanges:
         origins = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
         if self._strict and len(origins.unknown):
             text = f"rows of fragment {fragment_id} cannot be found in version {self._base.version}"
-            raise TableUnreadableError(self._head.uri, text, hint="check the files of both versions")
+            raise TableUnreadableError(
+                self._head.uri, text, hint="check the files of both versions"
+            )
         return origins
 
     def changed(self, fragment_id: int, origin: Origin) -> RowSet:
@@ -229,7 +244,11 @@ class SourceChanges:
         return RowSet.of(live_offsets(self._rows, fragment_id)) - self.origins(fragment_id).known
 
     def _changed(
-        self, origins: Origins, fragment: FragmentMetadata, rows_by_origin: FragmentOrigins, rows: RowSet
+        self,
+        origins: Origins,
+        fragment: FragmentMetadata,
+        rows_by_origin: FragmentOrigins,
+        rows: RowSet,
     ) -> RowSet:
         changed = RowSet.empty()
         for origin in rows_by_origin.origins:
@@ -259,7 +278,11 @@ class SourceChanges:
                 revived = RowSet.of(origin.mapping.new[deleted[origin.mapping.old]])
             if revived:
                 back |= revived
-            mapping = origin.mapping.restrict_to(RowSet.of(origin.mapping.new) - revived) if revived else origin.mapping
+            mapping = (
+                origin.mapping.restrict_to(RowSet.of(origin.mapping.new) - revived)
+                if revived
+                else origin.mapping
+            )
             unrevived.append(Origin(fragment=origin.fragment, mapping=mapping, same=origin.same))
         if not back:
             return origins_of_rows
@@ -276,7 +299,9 @@ class SourceChanges:
 
     def deleted(self, fragment_id: int) -> RowSet:
         """Returns the rows of an old fragment without a row in the new version."""
-        return RowSet.of(np.concatenate([no_rows(), *(offsets for offsets, _ in self._deleted(fragment_id))]))
+        return RowSet.of(
+            np.concatenate([no_rows(), *(offsets for offsets, _ in self._deleted(fragment_id))])
+        )
 
     def _deleted(self, fragment_id: int) -> Iterator[tuple[Offsets, Addresses]]:
         """Yields offsets and ids of the old rows without a row in the new version."""
@@ -285,9 +310,13 @@ class SourceChanges:
         current = self._rows.fragment(fragment_id)
         ids = ids_of(self._used)
         if current is not None:
-            old_identity, new_identity = (fragment_identity(f.metadata, ids) for f in (fragment, current))
+            old_identity, new_identity = (
+                fragment_identity(f.metadata, ids) for f in (fragment, current)
+            )
             if old_identity.is_same(new_identity, replaced=self._lineage.replaced):
-                offsets = np.setdiff1d(offsets, live_offsets(self._rows, fragment_id), assume_unique=True)
+                offsets = np.setdiff1d(
+                    offsets, live_offsets(self._rows, fragment_id), assume_unique=True
+                )
         if not len(offsets):
             return
         ids_of_rows = row_ids(fragment, offsets)
@@ -303,6 +332,8 @@ class SourceChanges:
 
 def live_offsets(rows: SnapshotRows, fragment_id: int) -> Offsets:
     """Returns the live rows of a fragment, ascending."""
-    offsets: Offsets = np.arange(rows.existing_fragment(fragment_id).metadata.physical_rows, dtype=np.int64)
+    offsets: Offsets = np.arange(
+        rows.existing_fragment(fragment_id).metadata.physical_rows, dtype=np.int64
+    )
     deleted = rows.deleted(fragment_id)
     return offsets if deleted is None else offsets[~deleted]

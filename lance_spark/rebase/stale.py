@@ -26,7 +26,9 @@ Values = Callable[[Offsets], "list[pa.Array[Any]]"]
 """Returns the target columns of rows in one version or file."""
 
 
-def judge_stale(stale: RowMapping, *, current: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
+def judge_stale(
+    stale: RowMapping, *, current: Values, before: Values, staged: Values
+) -> tuple[Offsets, int]:
     """Finds the stale values of rows with changed inputs.
 
     `current` reads by new offsets. `before` and `staged` read the snapshot and the staged values by
@@ -51,7 +53,9 @@ def values_in(rows: SnapshotRows, fragment_id: int, targets: pa.Schema) -> Value
     names = tuple(name for name in targets.names if name in table_names)
 
     def read(offsets: Offsets) -> list[pa.Array[Any]]:
-        columns = dict(zip(names, read_rows(rows, fragment_id, names, offsets) if names else (), strict=True))
+        columns = dict(
+            zip(names, read_rows(rows, fragment_id, names, offsets) if names else (), strict=True)
+        )
         return [columns.get(field.name, pa.nulls(len(offsets), field.type)) for field in targets]
 
     return read

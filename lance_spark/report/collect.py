@@ -74,7 +74,9 @@ def describe_table(ref: DatasetRef, name: str, *, checkpoints: str | None) -> Ta
             problems.append(str(error))
             if parts.dataset is None:
                 break
-    return TableState(name=name, uri=ref.uri, problems=tuple(dict.fromkeys(problems)), **parts.values)
+    return TableState(
+        name=name, uri=ref.uri, problems=tuple(dict.fromkeys(problems)), **parts.values
+    )
 
 
 def jobs_of(table: TableState) -> list[JobState]:
@@ -95,7 +97,11 @@ def with_errors(jobs: Iterable[JobState], refs: Mapping[str, DatasetRef]) -> lis
         refs: The tables by location.
     """
     results = list(jobs)
-    failed = [number for number, job in enumerate(results) if job.record.rows_failed or job.record.rows_skipped]
+    failed = [
+        number
+        for number, job in enumerate(results)
+        if job.record.rows_failed or job.record.rows_skipped
+    ]
     for number in failed[:MOST_JOBS_WITH_ERRORS]:
         job = results[number]
         results[number] = replace(job, errors=_read_errors(refs[job.table_uri], job.record.job_id))
@@ -135,7 +141,9 @@ class _Parts:
 
     def add_columns(self) -> None:
         assert self.dataset is not None  # the first part has opened the table
-        states, total = column_states(self._ref, self.dataset, checkpoints=self._checkpoints, most=MOST_COLUMNS)
+        states, total = column_states(
+            self._ref, self.dataset, checkpoints=self._checkpoints, most=MOST_COLUMNS
+        )
         self.values |= {"columns": tuple(states), "columns_total": total}
 
     def add_view(self) -> None:
@@ -172,7 +180,9 @@ def _read_errors(ref: DatasetRef, job_id: str) -> tuple[Any, ...]:
         return ()  # the page of the table names the damage
 
 
-def _view_state(ref: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition) -> ViewState:
+def _view_state(
+    ref: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition
+) -> ViewState:
     source = definition.source_of(ref)
     query = _show_query(dataset, definition)
     state = ViewState(source_uri=source.uri, query=query, is_kept=is_auto_refreshed(dataset))
@@ -198,7 +208,9 @@ def _show_query(dataset: lance.LanceDataset, definition: ViewDefinition) -> str:
 
 
 def _show_column(name: str, expression: str | None) -> str:
-    return name if expression is None or expression.strip("`") == name else f"{expression} AS {name}"
+    return (
+        name if expression is None or expression.strip("`") == name else f"{expression} AS {name}"
+    )
 
 
 def _stream_states(ref: DatasetRef, dataset: lance.LanceDataset) -> Iterator[StreamState]:

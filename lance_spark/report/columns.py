@@ -60,14 +60,20 @@ def _find_problem(ref: DatasetRef, dataset: lance.LanceDataset, binding: Binding
 
 
 def _state_of(
-    ref: DatasetRef, dataset: lance.LanceDataset, columns: tuple[str, ...], binding: Binding, checkpoints: str | None
+    ref: DatasetRef,
+    dataset: lance.LanceDataset,
+    columns: tuple[str, ...],
+    binding: Binding,
+    checkpoints: str | None,
 ) -> ColumnState:
     udf = f"{binding.udf_name}, version {binding.udf_version[:_VERSION_CHARS]}"
     request = BackfillRequest(columns=columns, plan_only=True)
     try:
         problem = _find_problem(ref, dataset, binding)
         if problem is None:
-            state = _count(prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf)
+            state = _count(
+                prepare(ref, request, checkpoints=checkpoints, define=define), columns, udf
+            )
         else:
             state = _problem_state(columns, udf, problem)
     except LanceSparkError as error:
@@ -82,7 +88,9 @@ def _problem_state(columns: tuple[str, ...], udf: str, problem: str) -> ColumnSt
 def _count(prepared: PreparedBackfill, columns: tuple[str, ...], udf: str) -> ColumnState:
     """Counts rows. Reads rows only of few small fragments; other counts are upper bounds."""
     unknown = [plan for plan in prepared.plans if plan.pending is None]
-    scans = len(unknown) <= QUICK_FRAGMENTS and sum(plan.input_bytes for plan in unknown) <= QUICK_BYTES
+    scans = (
+        len(unknown) <= QUICK_FRAGMENTS and sum(plan.input_bytes for plan in unknown) <= QUICK_BYTES
+    )
     plans = prepared.with_counts(scan=scans)
     stale = count_stale(prepared, with_nulls=True, is_quick=True)
     pending = sum(plan.rows_to_do for plan in plans)

@@ -14,7 +14,9 @@ MOST_CHARS = 300
 """Maximum length of a text on the page."""
 
 _REPLACEMENT = "\ufffd"
-_BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_BIDI_CONTROLS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+)
 """Characters that change the order of the text around them."""
 
 
@@ -51,7 +53,9 @@ def join(children: Iterable[object]) -> Markup:
     """Returns children in a row, without None."""
     return Markup(
         "".join(
-            child if isinstance(child, Markup) else html.escape(str(child)) for child in children if child is not None
+            child if isinstance(child, Markup) else html.escape(str(child))
+            for child in children
+            if child is not None
         )
     )
 
@@ -61,7 +65,9 @@ def facts(pairs: Sequence[tuple[object, object]]) -> Markup | None:
     present = [(name, value) for name, value in pairs if value not in (None, "")]
     if not present:
         return None
-    return element("dl", *(join((element("dt", name), element("dd", value))) for name, value in present))
+    return element(
+        "dl", *(join((element("dt", name), element("dd", value))) for name, value in present)
+    )
 
 
 def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup | None:
@@ -70,7 +76,10 @@ def grid(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Markup | Non
         return None
     head = element("thead", element("tr", *(element("th", name) for name in heads)))
     body = [
-        element("tr", *(element("td", cell, data_head=name) for name, cell in zip(heads, row, strict=True)))
+        element(
+            "tr",
+            *(element("td", cell, data_head=name) for name, cell in zip(heads, row, strict=True)),
+        )
         for row in rows
     ]
     return element("table", head, element("tbody", *body))
@@ -81,9 +90,17 @@ def bar(part: int, total: int) -> Markup:
     return element("progress", max=max(1, total), value=min(part, max(1, total)))
 
 
-def fold(summary: Markup, *children: object, is_open: bool = False, class_: str | None = None) -> Markup:
+def fold(
+    summary: Markup, *children: object, is_open: bool = False, class_: str | None = None
+) -> Markup:
     """Returns a part of the page that a click opens."""
-    return element("details", element("summary", summary), *children, class_=class_, open="" if is_open else None)
+    return element(
+        "details",
+        element("summary", summary),
+        *children,
+        class_=class_,
+        open="" if is_open else None,
+    )
 
 
 def _printable(char: str) -> str:

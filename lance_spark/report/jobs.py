@@ -78,7 +78,9 @@ def _show_pace(record: JobRecord) -> str:
         return join_counts(rate, "" if seconds is None else f"about {show_seconds(seconds)} left")
     if record.completed_at is None:
         return rate
-    return join_counts(f"took {show_seconds((record.completed_at - record.launched_at).total_seconds())}", rate)
+    return join_counts(
+        f"took {show_seconds((record.completed_at - record.launched_at).total_seconds())}", rate
+    )
 
 
 def _details(job: JobState) -> list[Markup | None]:
@@ -88,7 +90,10 @@ def _details(job: JobState) -> list[Markup | None]:
         ("job", show(record.job_id)),
         ("table", show(job.table_uri)),
         ("UDF", _show_udf(record)),
-        ("selection", show(record.where or "rows without a value") if record.rows_selected else None),
+        (
+            "selection",
+            show(record.where or "rows without a value") if record.rows_selected else None,
+        ),
         ("started by", show(record.launched_by)),
         ("last sign", show_moment(record.updated_at) if record.status not in ENDED else None),
         ("ended", None if record.completed_at is None else show_moment(record.completed_at)),
@@ -98,7 +103,12 @@ def _details(job: JobState) -> list[Markup | None]:
         ("commits", _show_versions(record.versions)),
         ("retries", f"{record.retries:,}" if record.retries else None),
         ("concurrent commits", _show_concurrency(record)),
-        ("time", ", ".join(f"{show_seconds(value)} {show_stage(stage)}" for stage, value in _times(record))),
+        (
+            "time",
+            ", ".join(
+                f"{show_seconds(value)} {show_stage(stage)}" for stage, value in _times(record)
+            ),
+        ),
         ("cost", f"{record.cost:,.4g}" if record.cost else None),
     ]
     return [facts(pairs), _errors(job)]
@@ -111,7 +121,8 @@ def show_stage(stage: str) -> str:
 
 def _times(record: JobRecord) -> list[tuple[str, float]]:
     return sorted(
-        ((stage, value) for stage, value in record.seconds.items() if value >= 0.05), key=lambda pair: -pair[1]
+        ((stage, value) for stage, value in record.seconds.items() if value >= 0.05),
+        key=lambda pair: -pair[1],
     )
 
 
@@ -152,7 +163,9 @@ def _show_concurrency(record: JobRecord) -> str:
 def _errors(job: JobState) -> Markup | None:
     rows = [
         (
-            "some rows" if error.row_address is None else f"{error.row_address} @{error.table_version}",
+            "some rows"
+            if error.row_address is None
+            else f"{error.row_address} @{error.table_version}",
             show(error.outcome),
             show(error.error_type),
             show(error.error_message),

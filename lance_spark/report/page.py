@@ -27,7 +27,9 @@ def render_page(state: PlaceState, made_at: datetime) -> str:
     title = f"lance-spark: {state.place}"
     head = element(
         "head",
-        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(
+            '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        ),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
         Markup('<meta name="referrer" content="no-referrer">'),
         element("title", Markup(show(title).removeprefix("<bdi>").removesuffix("</bdi>"))),
@@ -35,7 +37,12 @@ def render_page(state: PlaceState, made_at: datetime) -> str:
     )
     body = element(
         "body",
-        element("header", element("h1", show(state.place)), element("p", _summarize(state, made_at)), _navigate(state)),
+        element(
+            "header",
+            element("h1", show(state.place)),
+            element("p", _summarize(state, made_at)),
+            _navigate(state),
+        ),
         element("main", *_sections(state)),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -83,7 +90,9 @@ def _ended_jobs(state: PlaceState) -> list[Markup | None]:
 
 def _section(id_: str, title: str, parts: Sequence[Markup | None], *, empty: str) -> Markup:
     present = [part for part in parts if part is not None]
-    return element("section", element("h2", title), *(present or [element("p", empty, class_="quiet")]), id=id_)
+    return element(
+        "section", element("h2", title), *(present or [element("p", empty, class_="quiet")]), id=id_
+    )
 
 
 def _rest_of_jobs(state: PlaceState) -> Markup | None:
@@ -101,7 +110,9 @@ def _rest_of_tables(state: PlaceState) -> Markup | None:
     if len(state.tables) >= state.tables_total:
         return None
     text = f"The page has the first {len(state.tables):,} of {state.tables_total:,} tables. A page of one table: "
-    return element("p", text, element("code", "lance-spark report TABLE --html FILE"), class_="quiet")
+    return element(
+        "p", text, element("code", "lance-spark report TABLE --html FILE"), class_="quiet"
+    )
 
 
 def _streams(queries: Sequence[QueryState]) -> Markup | None:
@@ -117,4 +128,9 @@ def _streams(queries: Sequence[QueryState]) -> Markup | None:
         )
         for query in queries
     ]
-    return _section("streams", "Streams of this process", [grid(("query", "batch", "rows/s", "reads"), rows)], empty="")
+    return _section(
+        "streams",
+        "Streams of this process",
+        [grid(("query", "batch", "rows/s", "reads"), rows)],
+        empty="",
+    )

@@ -99,7 +99,9 @@ class Report(Displayable):
                 file.write(self.html)
         except (OSError, ValueError) as error:
             problem = f"cannot be written: {error}"
-            raise OptionError("path", os.fspath(path), "a file in an existing folder", problem=problem) from error
+            raise OptionError(
+                "path", os.fspath(path), "a file in an existing folder", problem=problem
+            ) from error
 
     def _repr_html_(self) -> str:
         """Returns the page in a frame, where its styles stay, and where no script can run."""
@@ -129,7 +131,11 @@ class ReportedTable:
 
 
 def make_report(
-    place: str, tables: Iterable[ReportedTable], *, total: int | None, spark: SparkSession | None = None
+    place: str,
+    tables: Iterable[ReportedTable],
+    *,
+    total: int | None,
+    spark: SparkSession | None = None,
 ) -> Report:
     """Returns the report of tables. Reads metadata and histories, and starts no Spark session.
 
@@ -178,4 +184,6 @@ def _describe(table: ReportedTable, *, is_alone: bool) -> TableState:
     except TableNotFoundError as error:
         if is_alone:
             raise
-        return TableState(name=table.name, uri=table.uri, problems=(str(error),))  # dropped a moment ago
+        return TableState(
+            name=table.name, uri=table.uri, problems=(str(error),)
+        )  # dropped a moment ago

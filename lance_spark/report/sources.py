@@ -23,7 +23,11 @@ def find_problem(ref: DatasetRef, view: ViewDefinition) -> str | None:
     """Returns why a report opens no source of a view; None if the source is next to the view."""
     table = NamespaceTable.of(ref.storage)
     if table is None:
-        return None if _is_beside(ref.table_uri, view.source_of(ref).uri) else _ELSEWHERE.format(place="folder")
+        return (
+            None
+            if _is_beside(ref.table_uri, view.source_of(ref).uri)
+            else _ELSEWHERE.format(place="folder")
+        )
     try:
         is_beside = _is_named(table, ref, view)
     except LanceSparkError as error:
@@ -34,7 +38,9 @@ def find_problem(ref: DatasetRef, view: ViewDefinition) -> str | None:
 def _is_beside(view_uri: str, source_uri: str) -> bool:
     """Tells whether a source is in the folder of a view. The last part of a URL may hide a path."""
     folder, _, name = source_uri.rpartition("/")
-    is_plain = name not in ("", ".", "..") and (is_local(source_uri) or not set("%?#\\").intersection(name))
+    is_plain = name not in ("", ".", "..") and (
+        is_local(source_uri) or not set("%?#\\").intersection(name)
+    )
     return is_plain and folder == view_uri.rpartition("/")[0]
 
 

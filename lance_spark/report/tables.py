@@ -52,10 +52,16 @@ def _details(table: TableState) -> list[Markup | None]:
             ("versions", f"{size.versions:,}"),
             (
                 "small fragments",
-                f"{size.small_fragments:,} of {size.fragments:,}" if size.small_fragments > 1 else None,
+                f"{size.small_fragments:,} of {size.fragments:,}"
+                if size.small_fragments > 1
+                else None,
             ),
             ("rows outside of indexes", show(unindexed) if unindexed else None),
-            ("jobs", join_counts((table.jobs_total, "in the history"), (table.jobs_running, "running")) or None),
+            (
+                "jobs",
+                join_counts((table.jobs_total, "in the history"), (table.jobs_running, "running"))
+                or None,
+            ),
         ]
     pairs.append(("agent", show(f"{table.agent} runs jobs") if table.agent else None))
     return [
@@ -77,7 +83,9 @@ def _part(title: str, content: Markup | None) -> Markup | None:
 def _view(view: ViewState) -> Markup | None:
     version = "nothing yet" if view.shown_version is None else f"version {view.shown_version:,}"
     lag = view.lag
-    behind = None if lag is None else "up to date" if lag == 0 else f"{counted(lag, 'version')} behind"
+    behind = (
+        None if lag is None else "up to date" if lag == 0 else f"{counted(lag, 'version')} behind"
+    )
     return facts(
         [
             ("source", show(view.source_uri)),
@@ -94,7 +102,11 @@ def _columns(table: TableState) -> Markup | None:
     heads = ("column", "UDF", "computed", "", "without a value", "failed", "stale")
     rows = [_column_row(state) for state in table.columns]
     hidden = table.columns_total - len(rows)
-    more = element("p", f"{hidden:,} more computed columns are left out.", class_="quiet") if hidden else None
+    more = (
+        element("p", f"{hidden:,} more computed columns are left out.", class_="quiet")
+        if hidden
+        else None
+    )
     result = grid(heads, rows)
     return None if result is None else join((result, more))
 
@@ -120,7 +132,17 @@ def _column_row(state: ColumnState) -> Sequence[object]:
 
 
 def _versions(versions: Sequence[TableVersion]) -> Markup | None:
-    heads = ("version", "time", "operation", "by", "added", "removed", "rows", "fragments", "message")
+    heads = (
+        "version",
+        "time",
+        "operation",
+        "by",
+        "added",
+        "removed",
+        "rows",
+        "fragments",
+        "message",
+    )
     rows = [
         (
             f"{version.version:,}",

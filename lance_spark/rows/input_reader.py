@@ -96,10 +96,14 @@ class InputReader:
         """Returns the inputs of a scanned batch in their order, with blobs as bytes."""
         addresses = batch.column(ROW_ADDRESS)
         arrays = [
-            self._bytes(batch.column(name), name, addresses) if name in self._blobs else batch.column(name)
+            self._bytes(batch.column(name), name, addresses)
+            if name in self._blobs
+            else batch.column(name)
             for name in self._columns
         ]
-        return pa.RecordBatch.from_arrays([*arrays, self._addresses(batch)], names=[*self._columns, ROW_ADDRESS])
+        return pa.RecordBatch.from_arrays(
+            [*arrays, self._addresses(batch)], names=[*self._columns, ROW_ADDRESS]
+        )
 
     def _addresses(self, batch: pa.RecordBatch) -> pa.Array[Any]:
         """Returns the addresses of a batch's rows in the fragment."""
@@ -158,16 +162,22 @@ class InputReader:
         for first, end in _cut(sizes, self._blob_bytes):
             yield batch.slice(first, end - first)
 
-    def _bytes(self, descriptors: pa.Array[Any], column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
+    def _bytes(
+        self, descriptors: pa.Array[Any], column: str, addresses: pa.Array[Any]
+    ) -> pa.Array[Any]:
         """Returns the bytes of a blob column instead of its descriptors."""
         sizes = _blob_sizes(descriptors)
         try:
             with panics_as_errors():
-                return _join_bytes(self._read_blobs(column, addresses, sizes), len(sizes), int(sizes.sum()))
+                return _join_bytes(
+                    self._read_blobs(column, addresses, sizes), len(sizes), int(sizes.sum())
+                )
         except (ValueError, OSError, RuntimeError) as error:
             raise as_filter_error(error, self._dataset, self._fragment.fragment_id) from error
 
-    def _read_blobs(self, column: str, addresses: pa.Array[Any], sizes: np.ndarray) -> Iterator[bytes | None]:
+    def _read_blobs(
+        self, column: str, addresses: pa.Array[Any], sizes: np.ndarray
+    ) -> Iterator[bytes | None]:
         """Yields the bytes of each blob, a few MiB at a time."""
         if self._strategy == "legacy":
             for file in self._dataset.take_blobs(column, addresses=addresses):

@@ -35,7 +35,9 @@ def matching_addresses(
         FilterError: The filter fails on a value.
         TableUnreadableError: A file is missing or damaged.
     """
-    for batch in _scan(dataset, fragments, text, columns=[], row_addr_allowlist=mask, use_scalar_index=use_index):
+    for batch in _scan(
+        dataset, fragments, text, columns=[], row_addr_allowlist=mask, use_scalar_index=use_index
+    ):
         yield batch.column(ROW_ADDRESS).to_numpy()
 
 

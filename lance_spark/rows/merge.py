@@ -124,7 +124,11 @@ class FileRows:
         except (OSError, ValueError, RuntimeError) as error:
             raise MissingFileError(self._file) from error
         columns = [_combine_chunks(table.column(name)) for name in self._columns]
-        return columns if (at[1:] > at[:-1]).all() else [column.take(np.argsort(order)) for column in columns]
+        return (
+            columns
+            if (at[1:] > at[:-1]).all()
+            else [column.take(np.argsort(order)) for column in columns]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +152,10 @@ class FilePiece:
         for first in range(0, len(self.offsets), rows):
             part = slice(first, first + rows)
             columns = file.take(self.at[part])
-            yield self.offsets[part], pa.StructArray.from_arrays(columns, names=fields) if fields[0] else columns[0]
+            yield (
+                self.offsets[part],
+                pa.StructArray.from_arrays(columns, names=fields) if fields[0] else columns[0],
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +193,9 @@ def cast_chunks(stream: Iterator[Chunk], kind: pa.DataType) -> Iterator[Chunk]:
     return ((offsets, cast(values, kind)) for offsets, values in stream)
 
 
-def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
+def columns_of(
+    values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema
+) -> pa.RecordBatch:
     """Returns the columns for values of a UDF: a single column, or a column per field.
 
     A NULL value is NULL in all columns. Buffers are aligned for Lance, unlike the buffers of a
@@ -197,7 +206,9 @@ def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema
     flat: Any = values
     # flatten() applies the NULLs of the struct to its fields.
     parts = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
-    return pa.RecordBatch.from_arrays([aligned(parts[field]) for field, _ in outputs], schema=schema)
+    return pa.RecordBatch.from_arrays(
+        [aligned(parts[field]) for field, _ in outputs], schema=schema
+    )
 
 
 def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
@@ -253,7 +264,10 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
             upto = int(np.searchsorted(offsets, limit, "right"))
             parts.append((offsets[:upto], values.slice(0, upto)))
             if upto < len(offsets):
-                heapq.heappush(heads, (int(offsets[upto]), number, (offsets[upto:], values.slice(upto)), stream))
+                heapq.heappush(
+                    heads,
+                    (int(offsets[upto]), number, (offsets[upto:], values.slice(upto)), stream),
+                )
             else:
                 _advance(heads, ends, number, stream)
         yield _in_order(parts)

@@ -123,7 +123,9 @@ class SnapshotRows:
         """Returns a fragment, or None if the snapshot has no fragment with this id."""
         if fragment_id not in self._fragments:
             is_valid_id = 0 <= fragment_id < 1 << 32
-            self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if is_valid_id else None
+            self._fragments[fragment_id] = (
+                self.dataset.get_fragment(fragment_id) if is_valid_id else None
+            )
         return self._fragments[fragment_id]
 
     def existing_fragment(self, fragment_id: int) -> LanceFragment:
@@ -222,10 +224,14 @@ class Verifier:
             positions = distinct(offsets_of(addresses[start:end]))
             if len(positions) < end - start:
                 raise ValueError("rows are given twice")
-            stored = fragment.take(self._rows.live_positions(fragment_id, positions), columns=list(self._columns))
+            stored = fragment.take(
+                self._rows.live_positions(fragment_id, positions), columns=list(self._columns)
+            )
             for name in self._columns:
                 written_values = values.column(name).slice(start, end - start).combine_chunks()
-                equal[start:end] &= equal_values(written_values, stored.column(name).combine_chunks())
+                equal[start:end] &= equal_values(
+                    written_values, stored.column(name).combine_chunks()
+                )
         rejected.add(DIFFERENT, int((~equal).sum()), addresses[~equal])
         return equal
 
@@ -264,7 +270,9 @@ def _equal_present(first: Any, second: Any) -> Mask:  # noqa: ANN401 - arrays of
         # Compares one Python object per row. Unequal objects are compared as text, because NaN
         # equals NaN in text.
         pairs = zip(first, second, strict=True)
-        return np.array([a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_)
+        return np.array(
+            [a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_
+        )
     if pa.types.is_float16(kind):
         # Arrow has no kernel for comparing half floats.
         first, second = first.cast(pa.float32()), second.cast(pa.float32())

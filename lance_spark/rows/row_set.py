@@ -43,7 +43,9 @@ class RowSet:
     def span(start: int, stop: int) -> RowSet:
         """Returns the set of the offsets `start` to `stop - 1`."""
         if not 0 <= start <= _ROWS or not 0 <= stop <= _ROWS:
-            raise ValueError(f"A fragment has no rows {start}..{stop}: offsets are at least 0 and below 2^32.")
+            raise ValueError(
+                f"A fragment has no rows {start}..{stop}: offsets are at least 0 and below 2^32."
+            )
         if start >= stop:
             return _EMPTY
         rows = BitMap()
@@ -58,14 +60,20 @@ class RowSet:
         Raises:
             ValueError: An offset is negative or not below 2^32.
         """
-        values = np.asarray(offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64))
+        values = np.asarray(
+            offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64)
+        )
         if values.size == 0:
             return _EMPTY
         if values.dtype.kind not in "iu":
-            raise ValueError(f"The offsets of rows are integers, not {values.dtype}. Pass an integer array.")
+            raise ValueError(
+                f"The offsets of rows are integers, not {values.dtype}. Pass an integer array."
+            )
         low, high = int(values.min()), int(values.max())
         if low < 0 or high >= _ROWS:
-            raise ValueError(f"A fragment has no rows {low}..{high}: offsets are at least 0 and below 2^32.")
+            raise ValueError(
+                f"A fragment has no rows {low}..{high}: offsets are at least 0 and below 2^32."
+            )
         if high - low + 1 == values.size and bool(np.all(values[1:] > values[:-1])):
             return RowSet.span(low, high + 1)
         # By far the fastest conversion, at 5 ns per row. The bitmap would read a NumPy array or a

@@ -141,10 +141,18 @@ class BatchSearch(Search):
         read = self._read_columns(plan)
         names = [*self.queries.columns, *read.names, DISTANCE]
         result = StructType(
-            [*self.queries.schema.fields, *read.fields, StructField(DISTANCE, FloatType(), nullable=False)]
+            [
+                *self.queries.schema.fields,
+                *read.fields,
+                StructField(DISTANCE, FloatType(), nullable=False),
+            ]
         )
         _refuse_duplicate_names(names)
-        width = max(1.0, measure_row(plan.ref.open(), read.names, plan.ref.storage_options)) if read.names else 1.0
+        width = (
+            max(1.0, measure_row(plan.ref.open(), read.names, plan.ref.storage_options))
+            if read.names
+            else 1.0
+        )
         most = plan.search.k - self.skipped_rows
         take = TakeNearest(
             ref=plan.ref,
@@ -154,7 +162,9 @@ class BatchSearch(Search):
             columns=read,
             rows=max(1, min(_TAKEN_ROWS, int(_TAKEN_BYTES / width))),
         )
-        candidates = self._sent(vector, plan).mapInArrow(plan.find, _candidate_schema(self.queries.schema))
+        candidates = self._sent(vector, plan).mapInArrow(
+            plan.find, _candidate_schema(self.queries.schema)
+        )
         return (
             candidates.repartition(QUERY)
             .sortWithinPartitions(QUERY, sf.col(OWN).isNull(), DISTANCE, ROW)
@@ -176,7 +186,9 @@ class BatchSearch(Search):
         rows: pa.Table = self.to_spark().toArrow()
         return rows
 
-    def to_batches(self, batch_size: int | None = None, timeout: timedelta | None = None) -> pa.RecordBatchReader:
+    def to_batches(
+        self, batch_size: int | None = None, timeout: timedelta | None = None
+    ) -> pa.RecordBatchReader:
         """Returns the batches of :meth:`to_arrow`, which Spark collects in this process.
 
         Args:
@@ -201,7 +213,11 @@ class BatchSearch(Search):
         """
         plan = self._planned()
         index = plan.index
-        index_lines = [] if index is None else [f"index: {index.name}, rows: {index.rows}, tasks: {plan.shares}"]
+        index_lines = (
+            []
+            if index is None
+            else [f"index: {index.name}, rows: {index.rows}, tasks: {plan.shares}"]
+        )
         rows = sum(task.rows for task in plan.parts)
         compared = f"compared: rows: {rows}, tasks: {len(plan.parts)}"
         request = f"metric: {plan.search.metric}, k: {plan.search.k}"
@@ -236,7 +252,9 @@ class BatchSearch(Search):
             )
         column, element, size = _vector_column(dataset, settings.pop("column", None))
         k = (self.most_rows or DEFAULT_K) + self.skipped_rows
-        query, index = _choose_index(dataset, VectorQuery(q=(0,) * size, column=column, k=k, **settings))
+        query, index = _choose_index(
+            dataset, VectorQuery(q=(0,) * size, column=column, k=k, **settings)
+        )
         find = FindNearest(
             ref=ref,
             # Distances of compressed index rows are compared with exact distances.
@@ -255,7 +273,9 @@ class BatchSearch(Search):
         """Returns the parts of some fragments, or of all fragments, to compare with the queries."""
         if fragments == ():
             return ()
-        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=fragments, columns=(column,))
+        options = ReadOptions(
+            path=ref.uri, filter=self.condition, fragments=fragments, columns=(column,)
+        )
         scan = plan_scan(ref, options, ScanSpec(), table_schema(ref.open(), ref, options))
         rows = max(1, _VECTOR_BYTES // (size * 4))
         return tuple(replace(task, batch_rows=rows) for task in scan.tasks)
@@ -272,7 +292,11 @@ class BatchSearch(Search):
         if column in vector_columns:
             return str(column)
         if len(vector_columns) != 1:
-            has = f"has the vector columns {', '.join(vector_columns)}" if vector_columns else "has no vectors"
+            has = (
+                f"has the vector columns {', '.join(vector_columns)}"
+                if vector_columns
+                else "has no vectors"
+            )
             raise OptionError(
                 "query",
                 f"a DataFrame of {', '.join(column_field.name for column_field in fields)}",
@@ -284,7 +308,9 @@ class BatchSearch(Search):
     def _read_columns(self, plan: _BatchSearchPlan) -> StructType:
         names = tuple(self._selected_names())
         dataset = plan.ref.open()
-        options = ReadOptions(path=plan.ref.uri, columns=names or None, with_row_id=self._has_row_ids())
+        options = ReadOptions(
+            path=plan.ref.uri, columns=names or None, with_row_id=self._has_row_ids()
+        )
         fields = table_schema(dataset, plan.ref, options).fields
         if self.columns is not None and not names:
             fields = [column_field for column_field in fields if column_field.name == ROW_ID]
@@ -301,7 +327,9 @@ class BatchSearch(Search):
             sf.col(at).cast(f"array<{element}>").alias(VECTOR),
             sf.struct(*places).alias(OWN),
         )
-        parts = sf.sequence(sf.lit(0), sf.lit(count - 1)) if count else sf.array().cast("array<int>")
+        parts = (
+            sf.sequence(sf.lit(0), sf.lit(count - 1)) if count else sf.array().cast("array<int>")
+        )
         if plan.shares:
             share = sf.lit(count) + sf.pmod(sf.xxhash64(QUERY), sf.lit(plan.shares)).cast("int")
             parts = sf.concat(parts, sf.array(share))
@@ -371,7 +399,9 @@ def _vector_column(dataset: lance.LanceDataset, name: str | None) -> tuple[str, 
     return column, getattr(kind, "storage_type", kind).value_type, size
 
 
-def _choose_index(dataset: lance.LanceDataset, query: VectorQuery) -> tuple[VectorQuery, _Index | None]:
+def _choose_index(
+    dataset: lance.LanceDataset, query: VectorQuery
+) -> tuple[VectorQuery, _Index | None]:
     """Returns the query with its metric, and a large index with this metric, or None."""
     index = _index_of(dataset, query.column, query.metric) if query.use_index else None
     if index is not None:
@@ -381,14 +411,19 @@ def _choose_index(dataset: lance.LanceDataset, query: VectorQuery) -> tuple[Vect
     return replace(query, metric=query.metric or "l2"), index if is_large else None
 
 
-def _index_of(dataset: lance.LanceDataset, column: str | None, metric: Metric | None) -> _Index | None:
+def _index_of(
+    dataset: lance.LanceDataset, column: str | None, metric: Metric | None
+) -> _Index | None:
     """Returns an index of the column with the metric, or with any metric for None."""
     for index in dataset.describe_indices():
         measured = str((index.details or {}).get("metric_type", "")).lower()
         is_candidate = index.index_type.startswith("IVF") and list(index.field_names) == [column]
         if is_candidate and measured and metric in (None, measured):
             fragment_ids = indexed_fragments(index)
-            rows = {fragment.fragment_id: fragment.metadata.num_rows for fragment in dataset.get_fragments()}
+            rows = {
+                fragment.fragment_id: fragment.metadata.num_rows
+                for fragment in dataset.get_fragments()
+            }
             return _Index(
                 name=index.name,
                 metric=cast(Metric, measured),
@@ -399,7 +434,9 @@ def _index_of(dataset: lance.LanceDataset, column: str | None, metric: Metric | 
 
 
 def _candidate_schema(queries: StructType) -> StructType:
-    own = StructType([_renamed(column_field, f"c{number}") for number, column_field in enumerate(queries.fields)])
+    own = StructType(
+        [_renamed(column_field, f"c{number}") for number, column_field in enumerate(queries.fields)]
+    )
     return StructType(
         [
             StructField(QUERY, LongType(), nullable=False),

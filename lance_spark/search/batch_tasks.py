@@ -81,7 +81,12 @@ class FindNearest:
             carriers = batch.filter(batch.column(OWN).is_valid())
             own = carriers.column(OWN)
             empty = len(own)
-            yield _answer(carriers.column(QUERY), pa.nulls(empty, pa.float32()), pa.nulls(empty, pa.int64()), own)
+            yield _answer(
+                carriers.column(QUERY),
+                pa.nulls(empty, pa.float32()),
+                pa.nulls(empty, pa.int64()),
+                own,
+            )
             queries = batch.filter(batch.column(VECTOR).is_valid())
             numbers: NDArray[np.int64] = queries.column(PART).to_numpy()
             for part in np.unique(numbers).tolist():
@@ -98,13 +103,22 @@ class FindNearest:
         vectors = queries.column(VECTOR)
         self._check(vectors)
         query_numbers = queries.column(QUERY)
-        find = self._indexed(vectors) if part >= len(self.parts) else self._compared(self.parts[part], vectors)
+        find = (
+            self._indexed(vectors)
+            if part >= len(self.parts)
+            else self._compared(self.parts[part], vectors)
+        )
         for numbers, distances, rows in find:
             for first in range(0, len(rows), _ANSWER_ROWS):
                 some = slice(first, first + _ANSWER_ROWS)
                 row = pa.array(rows[some])
                 distance = pa.array(distances[some].astype(np.float32))
-                yield _answer(query_numbers.take(_as_int64(numbers[some])), distance, row, pa.nulls(len(row), own))
+                yield _answer(
+                    query_numbers.take(_as_int64(numbers[some])),
+                    distance,
+                    row,
+                    pa.nulls(len(row), own),
+                )
 
     def _check(self, vectors: Array) -> None:
         """Raises an error for vectors of another size or with invalid numbers."""
@@ -115,7 +129,9 @@ class FindNearest:
                 raise OptionError("query", f"a vector of {length}", accepted)
         values = vectors.flatten().to_numpy(zero_copy_only=False)
         if not np.isfinite(values).all():
-            raise OptionError("query", "a vector with NULL, NaN or an infinite value", "vectors of finite numbers")
+            raise OptionError(
+                "query", "a vector with NULL, NaN or an infinite value", "vectors of finite numbers"
+            )
         if pa.types.is_uint8(self.element) and not ((values == values.astype(np.uint8)).all()):
             raise OptionError("query", "a vector of other numbers", "vectors of bytes, of 0 to 255")
 
@@ -127,7 +143,9 @@ class FindNearest:
             searchable = batch.filter(pa.array(is_searchable(batch.column(0))))
             stored: Any = searchable.column(0)
             stored = getattr(stored, "storage", stored)
-            nearest.add(numbers_of(stored, self.element), searchable.column(1).to_numpy().view(np.int64))
+            nearest.add(
+                numbers_of(stored, self.element), searchable.column(1).to_numpy().view(np.int64)
+            )
         yield nearest.matches()
 
     def _indexed(self, vectors: Array) -> Iterator[tuple[Any, ...]]:
@@ -146,12 +164,18 @@ class FindNearest:
             ).to_table()
         rows = matches[ROW_ID].to_numpy().view(np.int64)
         single = "query_index" not in matches.schema.names
-        queries = np.zeros(len(rows), np.int64) if single else matches["query_index"].to_numpy().astype(np.int64)
+        queries = (
+            np.zeros(len(rows), np.int64)
+            if single
+            else matches["query_index"].to_numpy().astype(np.int64)
+        )
         yield queries, matches[DISTANCE].to_numpy(), rows
 
 
 def _answer(query: Array, distance: Array, row: Array, own: Array) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([query, distance, row, own], names=[QUERY, DISTANCE, ROW, OWN])
+    return pa.RecordBatch.from_arrays(
+        [query, distance, row, own], names=[QUERY, DISTANCE, ROW, OWN]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +211,9 @@ class TakeNearest:
         pending: pa.Table | None = None
         for batch in batches:
             table = pa.Table.from_batches([batch])
-            pending = table if pending is None else pa.concat_tables([pending, table]).combine_chunks()
+            pending = (
+                table if pending is None else pa.concat_tables([pending, table]).combine_chunks()
+            )
             queries = pending[QUERY].to_numpy()
             if not len(queries):
                 continue
@@ -239,8 +265,15 @@ class TakeNearest:
             nothing: Array = pa.StructArray.from_buffers(pa.struct([]), len(rows), [None])
             yield pa.RecordBatch.from_struct_array(nothing)
             return
-        (batch,) = table.select(projection.paths).take(_as_int64(order[places])).combine_chunks().to_batches()
-        yield from ReadConverter(projection.source, self.columns).convert_split(projection.assemble(batch))
+        (batch,) = (
+            table.select(projection.paths)
+            .take(_as_int64(order[places]))
+            .combine_chunks()
+            .to_batches()
+        )
+        yield from ReadConverter(projection.source, self.columns).convert_split(
+            projection.assemble(batch)
+        )
 
 
 def _as_int64(places: Numbers) -> pa.Int64Array:

@@ -68,7 +68,9 @@ class ExactKnn:
     def _begin(self, vectors: Numbers) -> None:
         """Centres the vectors around 0. Distances stay the same, and fewer digits are lost."""
         centred = self._metric == "l2" and np.isfinite(vectors).all()
-        self._centre = vectors.mean(axis=0) if centred else np.zeros(vectors.shape[1], vectors.dtype)
+        self._centre = (
+            vectors.mean(axis=0) if centred else np.zeros(vectors.shape[1], vectors.dtype)
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             self._near = self._comparable(self._queries)
         self._norms = np.einsum("ij,ij->i", self._near, self._near)

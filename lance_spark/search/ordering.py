@@ -61,7 +61,10 @@ def lance_ordering(ordering: Sequence[ColumnOrdering]) -> list[Any] | None:
     """Returns the argument `order_by` of Lance's scanner."""
     from lance.dataset import ColumnOrdering as LanceOrdering
 
-    return [LanceOrdering(column.column_name, column.ascending, column.nulls_first) for column in ordering] or None
+    return [
+        LanceOrdering(column.column_name, column.ascending, column.nulls_first)
+        for column in ordering
+    ] or None
 
 
 def spark_ordering(ordering: Sequence[ColumnOrdering]) -> list[Column]:

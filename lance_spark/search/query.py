@@ -26,11 +26,22 @@ from lance_spark.read.filtering import check_filter, conjunction
 from lance_spark.read.polars_frames import to_frame
 from lance_spark.read.ranking.ranking import read_scanner, search_errors, stored_field
 from lance_spark.read.streams import stream_of
-from lance_spark.search.ordering import ColumnOrdering, check_ordering, lance_ordering, spark_ordering
+from lance_spark.search.ordering import (
+    ColumnOrdering,
+    check_ordering,
+    lance_ordering,
+    spark_ordering,
+)
 from lance_spark.search.timeouts import QueryDeadline
 from lance_spark.session.sessions import session_or_local
 from lance_spark.types.fields import quote_identifier
-from lance_spark.types.pandas_values import check_levels, flatten_structs, to_models, to_pandas, to_rows
+from lance_spark.types.pandas_values import (
+    check_levels,
+    flatten_structs,
+    to_models,
+    to_pandas,
+    to_rows,
+)
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -42,7 +53,9 @@ _Table_co = TypeVar("_Table_co", covariant=True)
 _Query = TypeVar("_Query", bound="Query")
 _Model = TypeVar("_Model")
 
-_Function: TypeAlias = "UDF | Callable[..., object]"  # callable to mypy: a UDF of PySpark or of a class
+_Function: TypeAlias = (
+    "UDF | Callable[..., object]"  # callable to mypy: a UDF of PySpark or of a class
+)
 Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | _Function | tuple[_Function, list[str]]]"
 
 
@@ -50,7 +63,9 @@ Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | _
 class ViewMaker(Protocol[_Table_co]):
     """Creates materialized views, as :class:`lance_spark.Connection` does."""
 
-    def create_materialized_view(self, name: str, query: Query, *, auto_refresh: bool = False) -> _Table_co:
+    def create_materialized_view(
+        self, name: str, query: Query, *, auto_refresh: bool = False
+    ) -> _Table_co:
         """Creates a materialized view."""
 
 
@@ -91,7 +106,9 @@ class Query:
     skipped_rows: int = 0
     row_ids: bool = False
     ordering: tuple[ColumnOrdering, ...] = ()
-    spark: Callable[[], SparkSession] = field(default=lambda: session_or_local(None), compare=False, repr=False)
+    spark: Callable[[], SparkSession] = field(
+        default=lambda: session_or_local(None), compare=False, repr=False
+    )
 
     # Shape of the result
 
@@ -122,7 +139,9 @@ class Query:
             sql, computed = parse_transforms(columns)
             return replace(self, columns=tuple(sql.items()), computed=tuple(computed))
         if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
-            raise OptionError("select", columns, "a list of columns, or a dict of names and expressions")
+            raise OptionError(
+                "select", columns, "a list of columns, or a dict of names and expressions"
+            )
         names: list[tuple[str, str]] = []
         udf_columns: list[Computed] = []
         for column in columns:
@@ -150,7 +169,12 @@ class Query:
         """
         if not isinstance(condition, str) or not condition.strip():
             raise OptionError("where", condition, "a condition in Lance SQL")
-        return replace(self, condition=condition if self.condition is None else conjunction(self.condition, condition))
+        return replace(
+            self,
+            condition=condition
+            if self.condition is None
+            else conjunction(self.condition, condition),
+        )
 
     def limit(self: _Query, rows: int | None) -> _Query:
         """Limits the number of rows. Materialized views do not support a limit.
@@ -228,7 +252,9 @@ class Query:
 
     # Rows of the result
 
-    def to_batches(self, batch_size: int | None = None, timeout: timedelta | None = None) -> pa.RecordBatchReader:
+    def to_batches(
+        self, batch_size: int | None = None, timeout: timedelta | None = None
+    ) -> pa.RecordBatchReader:
         """Returns the rows as a stream of Arrow batches. Lance reads them in this process.
 
         The memory holds a few batches. A query is an Arrow stream itself, for all libraries with
@@ -472,7 +498,9 @@ class Query:
 
     # Materialized views
 
-    def create_materialized_view(self, db: ViewMaker[_Table_co], name: str, *, auto_refresh: bool = False) -> _Table_co:
+    def create_materialized_view(
+        self, db: ViewMaker[_Table_co], name: str, *, auto_refresh: bool = False
+    ) -> _Table_co:
         """Creates a materialized view: `db.create_materialized_view(name, query)`.
 
         An agent refreshes a view with `auto_refresh`.
@@ -546,19 +574,29 @@ class Query:
         batches = deadline.read(lambda: self._batches(dataset, batch_size))
         return stream_of(self._schema(dataset), batches, batch_size)
 
-    def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, dataset: lance.LanceDataset, batch_size: int | None
+    ) -> Iterator[pa.RecordBatch]:
         with search_errors(dataset, self.condition):
             scanner = self._scanner(dataset, batch_size)
-        names = [name for name in scanner.projected_schema.names if name != ROW_ID or self._has_row_ids()]
+        names = [
+            name for name in scanner.projected_schema.names if name != ROW_ID or self._has_row_ids()
+        ]
         for batch in read_scanner(scanner, dataset, self.condition):
             yield batch if len(names) == batch.num_columns else batch.select(names)
 
     def _schema(self, dataset: lance.LanceDataset) -> pa.Schema:
         with search_errors(dataset, self.condition):
             schema = self._scanner(dataset, None).projected_schema
-        return schema if ROW_ID not in schema.names or self._has_row_ids() else _without_row_ids(schema)
+        return (
+            schema
+            if ROW_ID not in schema.names or self._has_row_ids()
+            else _without_row_ids(schema)
+        )
 
-    def _plan(self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]) -> str:
+    def _plan(
+        self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]
+    ) -> str:
         return describe(self._scanner(dataset, None))
 
     # Helpers
@@ -566,7 +604,10 @@ class Query:
     def _scanner(self, dataset: lance.LanceDataset, batch_size: int | None) -> lance.LanceScanner:
         columns = self._projection(dataset)
         if self.ordering:
-            columns = {**dict(columns), ROW_ID: ROW_ID}  # Lance fetches other columns after the sort
+            columns = {
+                **dict(columns),
+                ROW_ID: ROW_ID,
+            }  # Lance fetches other columns after the sort
         return dataset.scanner(
             columns=columns,
             filter=self.condition,
@@ -606,7 +647,9 @@ class Query:
         selected_names = self._selected_names()
         chosen = ((name, quote_identifier(name)) for name in dataset.schema.names)
         if self.columns is not None:
-            chosen = ((name, expression) for name, expression in self.columns if name in selected_names)
+            chosen = (
+                (name, expression) for name, expression in self.columns if name in selected_names
+            )
         return {**dict(chosen), **({ROW_ID: ROW_ID} if self._has_row_ids() else {})} or []
 
     def _refuse_expressions(self, reader: str) -> None:

@@ -48,12 +48,18 @@ class Reranker(Protocol):
     def rerank_fts(self, query: str, fts_results: pa.Table) -> pa.Table:
         """Orders the rows of a full-text search."""
 
-    def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
+    def rerank_hybrid(
+        self, query: str, vector_results: pa.Table, fts_results: pa.Table
+    ) -> pa.Table:
         """Orders the distinct rows of both searches."""
 
 
 def rerank_hybrid(
-    reranker: Reranker, words: str, nearest: pa.Table, texts: pa.Table, normalize: Literal["score", "rank"]
+    reranker: Reranker,
+    words: str,
+    nearest: pa.Table,
+    texts: pa.Table,
+    normalize: Literal["score", "rank"],
 ) -> object:
     """Returns the reranked rows of both searches, with the distances and scores of the searches.
 
@@ -82,6 +88,8 @@ def _restored(ranked: pa.Table, rows: pa.Table, name: str) -> pa.Table:
     """Returns reranked rows with a column of the rows of a search, by row id."""
     if name not in ranked.schema.names or ROW_ID not in ranked.schema.names:
         return ranked
-    places: Any = pc.index_in(ranked[ROW_ID].combine_chunks(), value_set=rows[ROW_ID].combine_chunks())
+    places: Any = pc.index_in(
+        ranked[ROW_ID].combine_chunks(), value_set=rows[ROW_ID].combine_chunks()
+    )
     values = rows[name].take(places)
     return ranked.set_column(ranked.schema.get_field_index(name), name, values)

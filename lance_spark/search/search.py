@@ -109,7 +109,9 @@ class Search(VectorSettings, Query):
             ```
         """
         if self.condition is not None and prefilter != self.prefilter:
-            raise OptionError("prefilter", prefilter, f"{self.prefilter}, as in the first where() of the search")
+            raise OptionError(
+                "prefilter", prefilter, f"{self.prefilter}, as in the first where() of the search"
+            )
         return replace(super(Search, self).where(condition), prefilter=prefilter)
 
     def vector(self, vector: VectorLike) -> Search:
@@ -244,7 +246,12 @@ class Search(VectorSettings, Query):
                 raise OptionError("vector", None, "a vector to search for: vector([...])")
             settings = dict(self.settings)
             vector = VectorQuery(
-                q=self.q, k=most, offset=first, prefilter=self.prefilter, fast_search=self.only_indexed, **settings
+                q=self.q,
+                k=most,
+                offset=first,
+                prefilter=self.prefilter,
+                fast_search=self.only_indexed,
+                **settings,
             )
         if self.kind != "vector":
             if self.words is None:
@@ -260,7 +267,9 @@ class Search(VectorSettings, Query):
             )
         return Ranking(vector=vector, text=text, filter=self.condition)
 
-    def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, dataset: lance.LanceDataset, batch_size: int | None
+    ) -> Iterator[pa.RecordBatch]:
         searches = self._searches(dataset)
         if searches:
             return _numbered_batches(searches, dataset, batch_size)
@@ -268,10 +277,14 @@ class Search(VectorSettings, Query):
             return self._ordered_batches(dataset, batch_size)
         ranking = self._ranking().checked(dataset)
         if self.reranker is not None:
-            return iter(self._reranked(dataset, ranking, self.reranker).to_batches(max_chunksize=batch_size))
+            return iter(
+                self._reranked(dataset, ranking, self.reranker).to_batches(max_chunksize=batch_size)
+            )
         return ranking.batches(dataset, self._projection(dataset))
 
-    def _ordered_batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    def _ordered_batches(
+        self, dataset: lance.LanceDataset, batch_size: int | None
+    ) -> Iterator[pa.RecordBatch]:
         added = tuple((name, quote_identifier(name)) for name in self._hidden_columns())
         columns = None if self.columns is None else (*self.columns, *added)
         ranked = replace(self, ordering=(), columns=columns)
@@ -291,7 +304,9 @@ class Search(VectorSettings, Query):
         if vector_kind(kind) is not kind:
             return []
         if self.reranker is not None:
-            raise OptionError("rerank", self.reranker, "no reranker in a search for several vectors")
+            raise OptionError(
+                "rerank", self.reranker, "no reranker in a search for several vectors"
+            )
         return [replace(self, q=vector) for vector in self.q]
 
     def _schema(self, dataset: lance.LanceDataset) -> pa.Schema:
@@ -303,7 +318,9 @@ class Search(VectorSettings, Query):
             return schema
         return schema.append(pa.field(RELEVANCE, pa.float32()))
 
-    def _reranked(self, dataset: lance.LanceDataset, ranking: Ranking, reranker: Reranker) -> pa.Table:
+    def _reranked(
+        self, dataset: lance.LanceDataset, ranking: Ranking, reranker: Reranker
+    ) -> pa.Table:
         """Returns the rows in the order of the reranker: columns, then scores."""
         columns = replace(self, row_ids=True)._projection(dataset)  # noqa: SLF001 - its own
         words = self.rerank_words or self.words or ""
@@ -311,16 +328,22 @@ class Search(VectorSettings, Query):
 
         def results_of(kind: Literal["vector", "text"]) -> pa.Table:
             part = ranking.only(kind)
-            return pa.Table.from_batches(part.batches(dataset, columns), schema=part.schema(dataset, columns))
+            return pa.Table.from_batches(
+                part.batches(dataset, columns), schema=part.schema(dataset, columns)
+            )
 
         if self.kind == "hybrid":
-            ranked = rerank_hybrid(reranker, words, results_of("vector"), results_of("text"), self.normalize)
+            ranked = rerank_hybrid(
+                reranker, words, results_of("vector"), results_of("text"), self.normalize
+            )
         elif self.kind == "vector":
             ranked = reranker.rerank_vector(words, results_of("vector"))
         else:
             ranked = reranker.rerank_fts(words, results_of("text"))
         if not isinstance(ranked, pa.Table) or RELEVANCE not in ranked.schema.names:
-            raise OptionError("rerank", reranker, f"an object whose methods return tables with {RELEVANCE}")
+            raise OptionError(
+                "rerank", reranker, f"an object whose methods return tables with {RELEVANCE}"
+            )
         schema = self._schema(dataset)
         arrays = [
             ranked[score_field.name].cast(score_field.type)
@@ -331,15 +354,21 @@ class Search(VectorSettings, Query):
         rows: pa.Table = pa.Table.from_arrays(arrays, schema=schema)
         return rows.slice(self.skipped_rows, self.most_rows or DEFAULT_K)
 
-    def _plan(self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]) -> str:
+    def _plan(
+        self, dataset: lance.LanceDataset, describe: Callable[[lance.LanceScanner], str]
+    ) -> str:
         searches = self._searches(dataset)
         if searches:
             return "\n".join(search._plan(dataset, describe) for search in searches)  # noqa: SLF001 - its own
         ranking, columns = self._ranking().checked(dataset), self._projection(dataset)
         if self.kind != "hybrid":
             return describe(ranking.scanner(dataset, columns))
-        plans = (describe(ranking.only(kind).scanner(dataset, [ROW_ID])) for kind in ("vector", "text"))
-        return "\n".join(f"{name}:\n{plan}" for name, plan in zip(("vectors", "text"), plans, strict=True))
+        plans = (
+            describe(ranking.only(kind).scanner(dataset, [ROW_ID])) for kind in ("vector", "text")
+        )
+        return "\n".join(
+            f"{name}:\n{plan}" for name, plan in zip(("vectors", "text"), plans, strict=True)
+        )
 
     def _read_options(self) -> dict[str, str]:
         if self.reranker is not None:
@@ -370,7 +399,9 @@ class Search(VectorSettings, Query):
     def _set(self, option: str, value: object, *, name: str | None = None) -> Self:
         self._only(f"{name or option}()", "vector", "hybrid")
         setting: dict[str, Any] = {option: value}
-        VectorQuery(q=_ANY_VECTOR, **setting)  # Validates the value; the read validates all settings together.
+        VectorQuery(
+            q=_ANY_VECTOR, **setting
+        )  # Validates the value; the read validates all settings together.
         return replace(self, settings=tuple({**dict(self.settings), **setting}.items()))
 
 
@@ -461,9 +492,13 @@ def vector_of(vector: object) -> tuple[float, ...]:
         OptionError: The value is not a vector of numbers.
     """
     try:
-        array = np.asarray(vector.to_pylist() if isinstance(vector, pa.Array | pa.ChunkedArray) else vector)
+        array = np.asarray(
+            vector.to_pylist() if isinstance(vector, pa.Array | pa.ChunkedArray) else vector
+        )
     except Exception:  # noqa: BLE001 - a value of any class, with methods of its own
         array = np.empty(0)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array):
-        raise OptionError("query", vector, "one vector of numbers. Pass a DataFrame to search for many vectors")
+        raise OptionError(
+            "query", vector, "one vector of numbers. Pass a DataFrame to search for many vectors"
+        )
     return tuple(array.tolist())

@@ -95,7 +95,9 @@ class TakeQuery(Query):
             )
         return Query._opened(self)  # noqa: SLF001 - its own
 
-    def _batches(self, dataset: lance.LanceDataset, batch_size: int | None) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, dataset: lance.LanceDataset, batch_size: int | None
+    ) -> Iterator[pa.RecordBatch]:
         columns = {**self._projection(dataset), ROW_ID: ROW_ID}
         with search_errors(dataset, None):
             if self.kind == "row_ids":

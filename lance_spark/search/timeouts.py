@@ -87,7 +87,9 @@ class QueryDeadline(Deadline):
         """
         return search() if self.timeout is None else self._read(search, self.timeout)
 
-    def _read(self, search: Callable[[], Iterator[pa.RecordBatch]], timeout: timedelta) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, search: Callable[[], Iterator[pa.RecordBatch]], timeout: timedelta
+    ) -> Iterator[pa.RecordBatch]:
         batches = self._await(search, timeout)
         while (batch := self._await(functools.partial(next, batches, None), timeout)) is not None:
             yield batch

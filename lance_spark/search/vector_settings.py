@@ -77,7 +77,9 @@ class VectorSettings:
         is_all = isinstance(maximum_nprobes, int) and maximum_nprobes == 0
         return self._set("maximum_nprobes", None if is_all else maximum_nprobes)
 
-    def distance_range(self, lower_bound: float | None = None, upper_bound: float | None = None) -> Self:
+    def distance_range(
+        self, lower_bound: float | None = None, upper_bound: float | None = None
+    ) -> Self:
         """Selects rows whose distance is at least `lower_bound` and less than `upper_bound`.
 
         Example:

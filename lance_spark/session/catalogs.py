@@ -46,10 +46,16 @@ def catalog_options(
 ) -> dict[str, str]:
     """Returns the options of a catalog, by their names below `spark.sql.catalog.<name>`."""
     storage = {f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()}
-    return {ROOT: str(root), **({ALLOW_STORED_CODE: "true"} if allow_stored_code else {}), **storage}
+    return {
+        ROOT: str(root),
+        **({ALLOW_STORED_CODE: "true"} if allow_stored_code else {}),
+        **storage,
+    }
 
 
-def namespace_options(client: NamespaceClientSpec, *, allow_stored_code: bool = False) -> dict[str, str]:
+def namespace_options(
+    client: NamespaceClientSpec, *, allow_stored_code: bool = False
+) -> dict[str, str]:
     """Returns the options of a catalog in a Lance namespace, by their names."""
     flag = {ALLOW_STORED_CODE: "true"} if allow_stored_code else {}
     return {IMPLEMENTATION: client.implementation, **flag, **dict(client.properties)}
@@ -68,7 +74,10 @@ def setting_of(name: str, option: str | None = None) -> str:
 
 def settings_of(name: str, options: Mapping[str, str]) -> dict[str, str]:
     """Returns the Spark settings of a catalog."""
-    return {setting_of(name): _class_of(name), **{setting_of(name, key): value for key, value in options.items()}}
+    return {
+        setting_of(name): _class_of(name),
+        **{setting_of(name, key): value for key, value in options.items()},
+    }
 
 
 def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
@@ -146,7 +155,9 @@ def allows_stored_code(spark: SparkSession, folder: str) -> bool:
     if not is_classic(spark):
         return False
     settings = dict(spark.sparkContext.getConf().getAll())
-    names = [key.rpartition(".")[2] for key in settings if re.fullmatch(r"spark\.sql\.catalog\.\w+", key)]
+    names = [
+        key.rpartition(".")[2] for key in settings if re.fullmatch(r"spark\.sql\.catalog\.\w+", key)
+    ]
     return any(
         settings[setting_of(name)] == _class_of(name)
         and settings.get(setting_of(name, ALLOW_STORED_CODE)) == "true"
@@ -157,13 +168,21 @@ def allows_stored_code(spark: SparkSession, folder: str) -> bool:
 
 def redaction_with_storage(pattern: str | None) -> str:
     """Returns a pattern of :data:`REDACTION`, by default Spark's own, with options of stores."""
-    return pattern if pattern is not None and _REDACTED in pattern else f"{pattern or _REDACTED_BY_SPARK}|{_REDACTED}"
+    return (
+        pattern
+        if pattern is not None and _REDACTED in pattern
+        else f"{pattern or _REDACTED_BY_SPARK}|{_REDACTED}"
+    )
 
 
 def _class_of(name: str) -> str:
     """Returns the value of `spark.sql.catalog.<name>`: a class of lance-spark.jar."""
-    return "lancespark.LanceSessionCatalog" if name == SESSION_CATALOG else "lancespark.LanceCatalog"
+    return (
+        "lancespark.LanceSessionCatalog" if name == SESSION_CATALOG else "lancespark.LanceCatalog"
+    )
 
 
 def _is_equal(key: str, present: str | None, value: str) -> bool:
-    return present == value or (key == ROOT and present is not None and normalize_uri(present) == normalize_uri(value))
+    return present == value or (
+        key == ROOT and present is not None and normalize_uri(present) == normalize_uri(value)
+    )

@@ -50,7 +50,10 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaO
 
 @ARGUMENTS.function
 def configure(
-    builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None, allow_stored_code: bool = False
+    builder: SparkSession.Builder,
+    *,
+    catalogs: Mapping[str, str] | None = None,
+    allow_stored_code: bool = False,
 ) -> SparkSession.Builder:
     """Returns a session builder with the recommended settings for Lance tables.
 
@@ -97,17 +100,23 @@ def configure(
     if "spark.remote" in settings:
         return builder
     options = {
-        name: catalog_options(root, allow_stored_code=allow_stored_code) for name, root in (catalogs or {}).items()
+        name: catalog_options(root, allow_stored_code=allow_stored_code)
+        for name, root in (catalogs or {}).items()
     }
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
         return _LanceBuilder(
             builder,
-            {name: catalog_settings | _take_options(builder, name) for name, catalog_settings in options.items()},
+            {
+                name: catalog_settings | _take_options(builder, name)
+                for name, catalog_settings in options.items()
+            },
         )
     for name, catalog_settings in options.items():
         builder.config(map={**settings_of(name, catalog_settings)})
     _configure_application(builder, settings)
-    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _parse_submit_arguments())
+    return _LanceBuilder(
+        builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _parse_submit_arguments()
+    )
 
 
 def _configure_application(builder: SparkSession.Builder, settings: Mapping[str, str]) -> None:
@@ -129,7 +138,11 @@ def _configure_application(builder: SparkSession.Builder, settings: Mapping[str,
 def _take_options(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
     """Removes the options of a catalog from a builder: a session would show the options."""
     settings, prefix = builder._options, setting_of(name, "")  # noqa: SLF001 - there is no other way
-    return {key.removeprefix(prefix): str(settings.pop(key)) for key in list(settings) if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): str(settings.pop(key))
+        for key in list(settings)
+        if key.startswith(prefix)
+    }
 
 
 class _LanceBuilder(SparkSession.Builder):
@@ -183,7 +196,11 @@ def _read_settings(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a build
         SparkContext._ensure_initialized()  # noqa: SLF001 - as above
         return {**dict(SparkConf().getAll()), **options}
     arguments = _parse_submit_arguments()
-    return {**_read_spark_defaults(arguments.pop("--properties-file", None)), **arguments, **options}
+    return {
+        **_read_spark_defaults(arguments.pop("--properties-file", None)),
+        **arguments,
+        **options,
+    }
 
 
 def _has_jvm() -> bool:

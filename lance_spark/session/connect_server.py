@@ -59,7 +59,9 @@ def serve(
     spark = configure(builder, catalogs=catalogs, allow_stored_code=allow_stored_code).getOrCreate()
     try:
         if not enable_pushdown(spark):
-            raise OptionError("SPARK_HOME", spark.version, "a release of Spark that this package supports")
+            raise OptionError(
+                "SPARK_HOME", spark.version, "a release of Spark that this package supports"
+            )
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM's process
         ended: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -67,7 +69,9 @@ def serve(
         ready(f"sc://{host}:{port}")
         while not ended:
             if gateway.proc.poll() is not None:
-                raise LanceSparkError(f"The JVM of the server ended by itself, with code {gateway.proc.returncode}.")
+                raise LanceSparkError(
+                    f"The JVM of the server ended by itself, with code {gateway.proc.returncode}."
+                )
             time.sleep(0.5)
     finally:
         spark.stop()

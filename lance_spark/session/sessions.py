@@ -49,7 +49,11 @@ def application_setting(spark: SparkSession, key: str) -> str | None:
         OptionError: The session has another value.
     """
     session_value = spark.conf.get(key, None)
-    value = _read_own_setting(spark, key) if is_classic(spark) else _read_server_setting(spark, key, session_value)
+    value = (
+        _read_own_setting(spark, key)
+        if is_classic(spark)
+        else _read_server_setting(spark, key, session_value)
+    )
     if session_value is not None and session_value != value:
         raise OptionError(
             key,

@@ -72,7 +72,9 @@ def _generic_decoder(origin: Any, arguments: tuple[Any, ...]) -> Callable[[Any],
         key, item = (int if arguments[0] is int else str), decoders[1]
         return lambda value: {key(name): item(entry) for name, entry in value.items()}
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return lambda value: tuple(decoder(item) for decoder, item in zip(decoders, value, strict=True))
+        return lambda value: tuple(
+            decoder(item) for decoder, item in zip(decoders, value, strict=True)
+        )
     return lambda value: origin(map(decoders[0], value))
 
 

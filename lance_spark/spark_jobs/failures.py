@@ -63,7 +63,8 @@ class SparkFailure:
             error_type, _, message = _last_exception(trace).partition(": ")
             kind = getattr(builtins, error_type, None)
             retryable = isinstance(kind, type) and (
-                not issubclass(kind, Exception) or (issubclass(kind, (OSError, MemoryError)) and not _is_of_user(trace))
+                not issubclass(kind, Exception)
+                or (issubclass(kind, (OSError, MemoryError)) and not _is_of_user(trace))
             )
         else:
             # Py4J names its call on the first line; frames of the JVM follow the message.
@@ -71,7 +72,9 @@ class SparkFailure:
             error_type, message = type(error).__name__, " ".join(lines[:2])
             state = _SQLSTATE.search(trace)
             retryable = state is None or not state[1].startswith(_STATEMENT_STATES)
-        return SparkFailure(error_type=error_type, message=message, trace=trace, retryable=retryable, raised=error)
+        return SparkFailure(
+            error_type=error_type, message=message, trace=trace, retryable=retryable, raised=error
+        )
 
     @property
     def text(self) -> str:
@@ -119,7 +122,11 @@ def raise_task_errors(*classes: type[LanceSparkError], **state: object) -> Itera
 
 def _is_of_user(trace: str) -> bool:
     """Tells whether a traceback leads to code of the user, and to no module of lance-spark."""
-    files = [line.removeprefix(_FRAME).partition('"')[0] for line in trace.splitlines() if line.startswith(_FRAME)]
+    files = [
+        line.removeprefix(_FRAME).partition('"')[0]
+        for line in trace.splitlines()
+        if line.startswith(_FRAME)
+    ]
     return not any(map(_is_ours, files)) and any("/pyspark/" not in file for file in files)
 
 

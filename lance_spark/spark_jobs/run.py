@@ -88,7 +88,10 @@ class SparkJobs:
 
     def collect(self, frame: Callable[[], DataFrame]) -> list[Row]:
         """Submits a Spark job once, and returns its rows."""
-        with active_in_thread(self._spark), tagged(self._spark, self._tag.tag, self._tag.description):
+        with (
+            active_in_thread(self._spark),
+            tagged(self._spark, self._tag.tag, self._tag.description),
+        ):
             return frame().collect()
 
     def run_spark_job(self, frame: Callable[[], DataFrame]) -> list[Row]:
@@ -113,7 +116,9 @@ class SparkJobs:
         with ThreadPoolExecutor(1, thread_name_prefix="lance-spark-job") as pool:
             future = pool.submit(self.run_spark_job, frame)
             try:
-                while wait([future], timeout=CANCEL_INTERVAL_S if self.is_stopped else refresh_s).not_done:
+                while wait(
+                    [future], timeout=CANCEL_INTERVAL_S if self.is_stopped else refresh_s
+                ).not_done:
                     if self.is_stopped:
                         self.cancel()
                     yield []
@@ -154,7 +159,9 @@ class SparkJobs:
 
         def frame(group: tuple[Task, ...]) -> DataFrame:
             runner, count = RunTasks(tasks=group, answers_errors=self._answers_errors), len(group)
-            return self._spark.range(0, count, 1, min(count, at_once or count)).mapInArrow(runner, ANSWER)
+            return self._spark.range(0, count, 1, min(count, at_once or count)).mapInArrow(
+                runner, ANSWER
+            )
 
         for rows in self._submit_all(tasks, frame):
             if isinstance(rows, LostTask):
@@ -192,7 +199,9 @@ class SparkJobs:
                 failure = SparkFailure.of(error)
                 # The caller gets an error that is not retried.
                 level = logging.WARNING if failure.retryable else logging.INFO
-                _LOG.log(level, "a Spark job (%s) failed: %s", self._tag.description, failure.message)
+                _LOG.log(
+                    level, "a Spark job (%s) failed: %s", self._tag.description, failure.message
+                )
                 # First, because `results` ends with the first lost task: if all tasks die, after
                 # MAX_ATTEMPTS jobs.
                 yield from queue.put_back(group, failure, first=True)

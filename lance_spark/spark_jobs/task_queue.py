@@ -84,8 +84,15 @@ class TaskQueue(Generic[Task]):
         if not self._waiting or most < 1:
             return []
         attempts = self._waiting[0][1]
-        most = min(most, max(1, MAX_JOB_TASKS >> 4 * attempts) if attempts < MAX_ATTEMPTS - 1 else 1)
-        return [task for task, _ in itertools.takewhile(lambda entry: entry[1] == attempts, self._waiting[:most])]
+        most = min(
+            most, max(1, MAX_JOB_TASKS >> 4 * attempts) if attempts < MAX_ATTEMPTS - 1 else 1
+        )
+        return [
+            task
+            for task, _ in itertools.takewhile(
+                lambda entry: entry[1] == attempts, self._waiting[:most]
+            )
+        ]
 
     def take(self, most: int = MAX_JOB_TASKS) -> TaskGroup[Task]:
         """Removes and returns the tasks of :meth:`peek`."""
@@ -124,7 +131,11 @@ class TaskQueue(Generic[Task]):
 
 
 def pack(
-    items: Iterable[Item], size_of: Callable[[Item], int], most: int, *, most_items: float = _TASK_FRAGMENTS
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    most: int,
+    *,
+    most_items: float = _TASK_FRAGMENTS,
 ) -> Iterator[list[Item]]:
     """Packs consecutive items, such as fragments, into tasks.
 
@@ -147,10 +158,14 @@ def pack(
         yield packed
 
 
-def pack_fragments(fragments: Iterable[tuple[int, int]], task_size: int) -> tuple[tuple[int, ...], ...]:
+def pack_fragments(
+    fragments: Iterable[tuple[int, int]], task_size: int
+) -> tuple[tuple[int, ...], ...]:
     """Packs consecutive fragments, given with their sizes, into tasks as :func:`pack` does."""
     packs = pack(fragments, operator.itemgetter(1), task_size)
-    return tuple(tuple(fragment_id for fragment_id, _ in fragments_of_task) for fragments_of_task in packs)
+    return tuple(
+        tuple(fragment_id for fragment_id, _ in fragments_of_task) for fragments_of_task in packs
+    )
 
 
 def at_most(items: Sequence[Task], count: int | None) -> list[tuple[Task, ...]]:

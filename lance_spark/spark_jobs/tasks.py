@@ -21,7 +21,9 @@ from lance_spark.spark_jobs.failures import error_class
 ANSWER = "answer string"
 """Spark's schema of the answers of tasks."""
 
-ANSWER_TO_ALL_ROWS = StructType([StructField("answer", StringType(), metadata={"lance.reads_all_rows": True})])
+ANSWER_TO_ALL_ROWS = StructType(
+    [StructField("answer", StringType(), metadata={"lance.reads_all_rows": True})]
+)
 """The schema of the answers of tasks that read all of their rows. The Arrow batches of such a task
 end by row sizes (`LanceTransfer.java`), and a task with unread rows fails."""
 
@@ -69,7 +71,9 @@ def answer(result: object) -> pa.RecordBatch:
     return _row({"result": result})
 
 
-def answer_or_error(work: Callable[[], object], rows: Iterable[pa.RecordBatch] = ()) -> pa.RecordBatch:
+def answer_or_error(
+    work: Callable[[], object], rows: Iterable[pa.RecordBatch] = ()
+) -> pa.RecordBatch:
     """Returns the answer of a task: its result, or the error that ended the task.
 
     Only errors of `lance_spark.errors` are answers. Spark retries the task after other exceptions.

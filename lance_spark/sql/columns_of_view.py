@@ -26,7 +26,9 @@ def add_columns(call: ProcedureCall, columns: Sequence[str], source: str) -> Row
     present = {name.lower() for name in dataset.schema.names}
     existing = [name for name in columns if name.lower() in present]
     if existing:
-        raise ColumnExistsError(existing, call.ref.uri, hint="nothing was changed; write UPDATE COLUMNS")
+        raise ColumnExistsError(
+            existing, call.ref.uri, hint="nothing was changed; write UPDATE COLUMNS"
+        )
     return _write(call, columns, source)
 
 
@@ -40,7 +42,9 @@ def update_columns(call: ProcedureCall, columns: Sequence[str], source: str) -> 
     names = call.ref.open_latest().schema.names
     absent = [name for name in columns if name not in names]
     if absent:
-        raise ColumnNotFoundError(absent[0], call.ref.uri, hint=f"its columns are {', '.join(names)}")
+        raise ColumnNotFoundError(
+            absent[0], call.ref.uri, hint=f"its columns are {', '.join(names)}"
+        )
     return _write(call, columns, source)
 
 
@@ -50,11 +54,15 @@ def _write(call: ProcedureCall, columns: Sequence[str], source: str) -> Row:
     frame = call.spark.table(source)
     present = {name.lower() for name in frame.columns}
     if ROW_ADDRESS not in frame.columns:
-        raise OptionError("source", source, f"a view of the rows of the table with the column {ROW_ADDRESS}")
+        raise OptionError(
+            "source", source, f"a view of the rows of the table with the column {ROW_ADDRESS}"
+        )
     lacking = [name for name in columns if name.lower() not in present]
     if lacking:
         raise OptionError("columns", lacking[0], f"columns of {source}: {', '.join(frame.columns)}")
-    values = frame.select(ROW_ADDRESS, *(sf.col(quote_identifier(name)).alias(name) for name in columns))
+    values = frame.select(
+        ROW_ADDRESS, *(sf.col(quote_identifier(name)).alias(name) for name in columns)
+    )
     writer = values.write.format("lance").mode("append").options(**call.ref.storage_settings)
     writer.option("mode", "backfill").save(call.ref.uri)
     return [", ".join(columns), call.table().version]

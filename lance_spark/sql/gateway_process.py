@@ -29,7 +29,9 @@ def attach() -> None:
         del os.environ[name]
     spark = gateway.jvm.org.apache.spark
     java_context = spark.api.java.JavaSparkContext(spark.SparkContext.getOrCreate())
-    context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)
+    context = SparkContext(
+        conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context
+    )
     # PySpark makes its first session the default of the JVM. The JVM's own default stays.
     SparkSession(context, spark.sql.classic.SparkSession.builder().getOrCreate())
     # Control-C at a terminal is for the JVM. SparkContext has set a handler that cancels all jobs.

@@ -12,7 +12,16 @@ from lance_spark.stored_json import parse_json
 from lance_spark.table.connections.connection import open_table
 from lance_spark.table.table import Table
 
-_FROM_STATEMENT = ("self", "column", "field_names", "vector_column_name", "index_type", "name", "replace", "config")
+_FROM_STATEMENT = (
+    "self",
+    "column",
+    "field_names",
+    "vector_column_name",
+    "index_type",
+    "name",
+    "replace",
+    "config",
+)
 """Parameters of the table API that come from the statement rather than its options."""
 
 
@@ -26,7 +35,14 @@ def create_index(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = dict(arguments["parameters"])
     kind = options.pop("type", "")
-    build(_open_table(arguments), arguments["columns"], kind, name=arguments["index"], options=options, replace=False)
+    build(
+        _open_table(arguments),
+        arguments["columns"],
+        kind,
+        name=arguments["index"],
+        options=options,
+        replace=False,
+    )
     return {}
 
 
@@ -45,7 +61,11 @@ def list_indexes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     table = _open_table(arguments)
     return {
         "indexes": [
-            {"name": i.name, "type": table.index_stats(i.name).index_type, "columns": list(i.columns)}
+            {
+                "name": i.name,
+                "type": table.index_stats(i.name).index_type,
+                "columns": list(i.columns),
+            }
             for i in table.list_indices()
         ]
     }
@@ -86,10 +106,20 @@ def build(
     if kind == "FTS":
         method, call_arguments = table.create_fts_index, {"field_names": columns[0]}
     elif kind.startswith("IVF_"):
-        method, call_arguments = table.create_index, {"vector_column_name": columns[0], "index_type": kind}
+        method, call_arguments = (
+            table.create_index,
+            {"vector_column_name": columns[0], "index_type": kind},
+        )
     else:
-        method, call_arguments = table.create_scalar_index, {"column": columns[0], "index_type": kind}
-    _check_options(kind, options, [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT])
+        method, call_arguments = (
+            table.create_scalar_index,
+            {"column": columns[0], "index_type": kind},
+        )
+    _check_options(
+        kind,
+        options,
+        [key for key in inspect.signature(method).parameters if key not in _FROM_STATEMENT],
+    )
     parameters = {key: option_value(text) for key, text in options.items()}
     method(**call_arguments, name=name, replace=replace, **parameters)
 

@@ -29,7 +29,11 @@ _CATALOG_TABLES = ("lancespark.LanceTable", "lancespark.EvolvingTable")
 
 
 def create(
-    call: ProcedureCall, query: str, if_not_exists: bool | None, with_data: bool | None, auto_refresh: bool | None
+    call: ProcedureCall,
+    query: str,
+    if_not_exists: bool | None,
+    with_data: bool | None,
+    auto_refresh: bool | None,
 ) -> Row:
     """Creates a view of a SELECT, and fills the view if the statement has WITH DATA.
 
@@ -66,7 +70,13 @@ def refresh(call: ProcedureCall, **options: object) -> Row:
     _refuse_outside(call, definition.source_of(call.ref))
     view = call.table()
     result = view.refresh(**drop_nulls(**options))
-    return [result.job_id, result.rows_added, result.rows_recomputed, result.rows_removed, view.version]
+    return [
+        result.job_id,
+        result.rows_added,
+        result.rows_recomputed,
+        result.rows_removed,
+        view.version,
+    ]
 
 
 def drop(call: ProcedureCall, if_exists: bool | None) -> Row:
@@ -83,7 +93,8 @@ def drop(call: ProcedureCall, if_exists: bool | None) -> Row:
         return [call.name]
     if view_of(ref.open_latest()) is None:
         raise ViewError(
-            f"The table is no materialized view. Table: {ref.uri}. Nothing was dropped. Write DROP TABLE.", uri=ref.uri
+            f"The table is no materialized view. Table: {ref.uri}. Nothing was dropped. Write DROP TABLE.",
+            uri=ref.uri,
         )
     if isinstance(call.location, NamespaceLocation):
         call.location.drop(call.name, purge=True)
@@ -113,7 +124,10 @@ def _catalog_table(call: ProcedureCall, name: Sequence[str]) -> tuple[DatasetRef
     full_name = tuple(name)
     while plan.getClass().getSimpleName() == "SubqueryAlias":
         qualifier = plan.identifier().qualifier()
-        full_name = (*(qualifier.apply(i) for i in range(qualifier.length())), plan.identifier().name())
+        full_name = (
+            *(qualifier.apply(i) for i in range(qualifier.length())),
+            plan.identifier().name(),
+        )
         plan = plan.child()
     is_relation = plan.getClass().getSimpleName() == "DataSourceV2Relation"
     if not is_relation or plan.table().getClass().getName() not in _CATALOG_TABLES:

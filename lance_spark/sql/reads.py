@@ -69,10 +69,16 @@ def _make_reader(arguments: Mapping[str, Any]) -> DataSourceReader:
     schema = parse_spark_schema(arguments["schema"])
     if reads_changes(options):
         storage = ChangeOptions.parse(options).storage
-        pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+        pinned = (
+            None
+            if arguments["pin"] is None
+            else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+        )
         return change_reader(options, schema, pinned)
     storage = ReadOptions.parse(options).storage if options.get("path") else ()
-    pinned = None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+    pinned = (
+        None if arguments["pin"] is None else DatasetRef.of_snapshot_json(arguments["pin"], storage)
+    )
     return make_reader(options, schema, pinned, slots=arguments.get("slots"))
 
 
@@ -141,7 +147,11 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     options, pin = ReadOptions.parse(_lower_options(arguments)), arguments["pin"]
     spec = replace(ScanSpec.parse(arguments["spec"]), slots=arguments.get("slots"))
-    ref = DatasetRef.resolve(options) if pin is None else DatasetRef.of_snapshot_json(pin, options.storage)
+    ref = (
+        DatasetRef.resolve(options)
+        if pin is None
+        else DatasetRef.of_snapshot_json(pin, options.storage)
+    )
     spec = _choose_transfer(_translate_predicates(spec, ref), ref)
     try:
         reader, description = describe_scan(ref, options, spec)
@@ -170,7 +180,12 @@ def _translate_predicates(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
 
 def _choose_transfer(spec: ScanSpec, ref: DatasetRef) -> ScanSpec:
     """Returns a request with the form in which Spark gets vectors and decimals."""
-    from lance_spark.read.transfer import dense_columns, leading_elements, unscaled_columns, vector_sizes
+    from lance_spark.read.transfer import (
+        dense_columns,
+        leading_elements,
+        unscaled_columns,
+        vector_sizes,
+    )
 
     if spec.columns is None or spec.aggregate:
         return spec

@@ -62,7 +62,9 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
     """
     location = CatalogLocation.of(arguments)
     ref = _open_analyzed(
-        DatasetRef.of_snapshot_json(arguments["opened"]["pin"], location.pinned_storage(arguments["name"])),
+        DatasetRef.of_snapshot_json(
+            arguments["opened"]["pin"], location.pinned_storage(arguments["name"])
+        ),
         arguments["opened"]["schema"],
     )
     result = RowStatement(ref, arguments, rows).run()
@@ -124,7 +126,9 @@ class RowStatement:
         self._fields = set(field_identities(dataset.lance_schema))
         self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())
         self._staging = Staging.of_new_job(ref, table_files=count_data_files(dataset), marked=False)
-        tag = SparkJobTag.of(self._staging.job_id, f"lance-spark: {self._operation} of {self._name}")
+        tag = SparkJobTag.of(
+            self._staging.job_id, f"lance-spark: {self._operation} of {self._name}"
+        )
         self._jobs = SparkJobs(self._spark, tag)
 
     def run(self) -> ChangeResult:
@@ -133,7 +137,9 @@ class RowStatement:
             return ChangeResult(version=self._ref.version or 0)  # each column is set to itself
         where = self._in_lance_sql()
         if where is not None:
-            return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run(self._note)
+            return Statement(
+                self._spark, self._ref, where=where, sets=None, table_name=self._name
+            ).run(self._note)
         return retry_statement(self._ref, self._staging, self._policy, self._make_edits, self._note)
 
     def _in_lance_sql(self) -> str | None:
@@ -165,7 +171,11 @@ class RowStatement:
         if self._operation == "merge":
             if not self._columns:
                 rows = rows.where(sf.col(ACTION) != UPDATE)  # each column is set to itself
-            rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _list_keys(rows))
+            rows = (
+                rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS)
+                if small
+                else spread(rows, _list_keys(rows))
+            )
         operation = "merge" if self._operation == "insert" else self._operation
         return edits_of(ref, dataset, self._apply_rows(ref, dataset, rows), operation=operation)
 
@@ -179,7 +189,9 @@ class RowStatement:
         small = self._rows.bytes() <= TASK_BYTES
         rows = DataFrame(java_rows, self._spark).toDF(ROW_ADDRESS, ACTION, *self._columns)
         spark_action = sf.col(ACTION)
-        action = sf.coalesce(*(sf.when(spark_action == number, sf.lit(name)) for number, name in _ACTIONS.items()))
+        action = sf.coalesce(
+            *(sf.when(spark_action == number, sf.lit(name)) for number, name in _ACTIONS.items())
+        )
         rows = rows.withColumn(ACTION, action)
         return rows.coalesce(1) if small and by_fragment else rows, small
 
@@ -216,22 +228,35 @@ class RowStatement:
         )
         if small:
             task = SetOrMove(setting=setting, moving=self._make_task(ref, dataset, rows))
-            results = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
+            results = self._jobs.answers(
+                lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult
+            )
         elif self._sets_columns(ref, dataset, stored_rows):
-            results = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult)
+            results = self._jobs.answers(
+                lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS), RowEditResult
+            )
         else:
             results = self._apply_rows(ref, dataset, rows)
         return edits_of(ref, dataset, results, "update", self._columns)
 
-    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, stored_rows: DataFrame | None) -> bool:
+    def _sets_columns(
+        self, ref: DatasetRef, dataset: lance.LanceDataset, stored_rows: DataFrame | None
+    ) -> bool:
         """Tells whether new column files cost less than rewriting the changed rows."""
-        rows = stored_rows if stored_rows is not None else self._read_rows(ref, by_fragment=False)[0]
+        rows = (
+            stored_rows if stored_rows is not None else self._read_rows(ref, by_fragment=False)[0]
+        )
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
-        physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
+        physical = {
+            fragment.fragment_id: fragment.metadata.physical_rows
+            for fragment in dataset.get_fragments()
+        }
         return choose_strategy(ref, dataset, self._columns, matched, physical) == "columns"
 
-    def _apply_rows(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[RowEditResult]:
+    def _apply_rows(
+        self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame
+    ) -> list[RowEditResult]:
         task = self._make_task(ref, dataset, rows)
         return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS), RowEditResult)
 
@@ -249,4 +274,6 @@ class RowStatement:
 def _list_keys(rows: DataFrame) -> list[str]:
     """Returns the columns of values for spreading rows to insert."""
     nested = (ArrayType, MapType, StructType)
-    return [field.name for field in rows.schema.fields[2:] if not isinstance(field.dataType, nested)]
+    return [
+        field.name for field in rows.schema.fields[2:] if not isinstance(field.dataType, nested)
+    ]

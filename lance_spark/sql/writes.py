@@ -20,7 +20,9 @@ def plan_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     options = {key.lower(): value for key, value in arguments["options"].items()}
     schema = parse_spark_schema(arguments["schema"])
-    return encode_write(plan_writer(options, schema, overwrite=arguments["overwrite"], spec=arguments["write"]))
+    return encode_write(
+        plan_writer(options, schema, overwrite=arguments["overwrite"], spec=arguments["write"])
+    )
 
 
 def commit_write(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def plan_batch(arguments: Mapping[str, Any]) -> dict[str, Any]:
         query_id=arguments["query_id"],
         updates=arguments["updates"],
     )
-    return encode_write(UpsertWriter.plan(stream) if stream.keys else LanceStreamWriter(stream, stream.plan()))
+    return encode_write(
+        UpsertWriter.plan(stream) if stream.keys else LanceStreamWriter(stream, stream.plan())
+    )
 
 
 def commit_batch(arguments: Mapping[str, Any], session: object) -> dict[str, Any]:

@@ -231,7 +231,9 @@ class Staging:
                     return attempt
         raise attempt.too_late()
 
-    def sweep(self, keep: Collection[str] = (), *, reported: Collection[str] = (), searches: bool = True) -> int:
+    def sweep(
+        self, keep: Collection[str] = (), *, reported: Collection[str] = (), searches: bool = True
+    ) -> int:
         """Deletes the other data files at the job's end, and returns their number.
 
         A running attempt, for example a killed speculative attempt, notices the end of the job when
@@ -261,12 +263,21 @@ class Staging:
         elif searches:
             time.sleep(self.check_s)
             files = self._list_data_files()
-        leftovers = {attempt: [name for name in names if name not in committed] for attempt, names in files.items()}
-        in_parallel(self.objects.uri, self._delete_in_order, [names for names in leftovers.values() if names])
+        leftovers = {
+            attempt: [name for name in names if name not in committed]
+            for attempt, names in files.items()
+        }
+        in_parallel(
+            self.objects.uri,
+            self._delete_in_order,
+            [names for names in leftovers.values() if names],
+        )
         _delete_folder(self.objects, self.folder, paths)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
-            logger.info("Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri)
+            logger.info(
+                "Deleted %s uncommitted data files of job %s in %s.", deleted, self.job_id, self.uri
+            )
         return deleted
 
     def _without_commit(self, paths: Sequence[str]) -> list[str]:
@@ -298,7 +309,9 @@ class Staging:
         ended_s = time.monotonic()
         present_names = self._names_of_data_files()
         leftovers = Leftovers(
-            names=frozenset(present_names.difference(names)), committed=frozenset(names), final_s=ended_s + self.check_s
+            names=frozenset(present_names.difference(names)),
+            committed=frozenset(names),
+            final_s=ended_s + self.check_s,
         )
         return present_names, leftovers
 
@@ -367,14 +380,20 @@ class Staging:
         """Raises if a cleanup deleted files before their commit; `fragments` are the files' own."""
         self._refuse_lost(self.find_missing(names), names, fragments)
 
-    def _refuse_lost(self, lost: Sequence[str], names: Sequence[str], fragments: Sequence[int] = ()) -> None:
+    def _refuse_lost(
+        self, lost: Sequence[str], names: Sequence[str], fragments: Sequence[int] = ()
+    ) -> None:
         if lost:
             raise CommitConflictError(
                 f"{len(lost)} of {len(names)} data files of this job were deleted before their commit "
                 f"({', '.join(lost[:_SHOWN_FILES])}). Table: {self.uri}. Nothing was committed. Write again, and let "
                 "cleanups spare files younger than the longest job.",
                 uri=self.uri,
-                fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in lost],
+                fragments=[
+                    fragment
+                    for fragment, name in zip(fragments, names, strict=False)
+                    if name in lost
+                ],
             )
 
     def find_missing(self, names: Collection[str]) -> list[str]:
@@ -474,7 +493,9 @@ class Staging:
         for folder in ("data", STAGING, FOLDER):
             remove_if_empty(os.path.join(self.uri, folder))
         folder, made_folder = self.uri, self.made_folder
-        while made_folder is not None and len(folder) >= len(made_folder) and remove_if_empty(folder):
+        while (
+            made_folder is not None and len(folder) >= len(made_folder) and remove_if_empty(folder)
+        ):
             folder = os.path.dirname(folder)
 
     def _mark(self, path: str) -> None:
@@ -483,7 +504,9 @@ class Staging:
 
     def _find_data_files(self, attempts: Collection[str], known: int = 0) -> dict[str, list[str]]:
         """Returns the files of attempts; `known` is the number of files that exist."""
-        is_listed = prefers_listing(self.uri, self.table_files, 2 * self.open_files * len(attempts) + known)
+        is_listed = prefers_listing(
+            self.uri, self.table_files, 2 * self.open_files * len(attempts) + known
+        )
         return find_data_files(self.objects, attempts, self.open_files, is_listed=is_listed)
 
     def _list_data_files(self) -> dict[str, list[str]]:
@@ -511,7 +534,9 @@ def _find_missing_folder(uri: str) -> str | None:
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:
     """Returns the ids of all jobs with files in the staging folder, running jobs included."""
     # A killed process may leave an empty folder.
-    return [name for name in LanceObjects(uri, storage_options).list_folders(STAGING) if is_id(name)]
+    return [
+        name for name in LanceObjects(uri, storage_options).list_folders(STAGING) if is_id(name)
+    ]
 
 
 def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -> None:
@@ -523,7 +548,11 @@ def _delete_folder(objects: LanceObjects, folder: str, paths: Collection[str]) -
 
 
 def commit_or_give_up(
-    staging: Staging, ref: DatasetRef, act: Callable[[], _T], *, is_lost: Callable[[], bool] = lambda: False
+    staging: Staging,
+    ref: DatasetRef,
+    act: Callable[[], _T],
+    *,
+    is_lost: Callable[[], bool] = lambda: False,
 ) -> _T:
     """Runs a commit, and deletes the job's files if the commit certainly made no version.
 
@@ -569,7 +598,10 @@ def abort(staging: Staging, ref: DatasetRef, *, since: int = 0) -> None:
     result. The commit is searched for in the versions after `since`.
     """
     end_quietly()
-    if staging.close_job() and find_commit(staging, replace(ref, version=ref.version or since)) is None:
+    if (
+        staging.close_job()
+        and find_commit(staging, replace(ref, version=ref.version or since)) is None
+    ):
         staging.note_end()
         logger.warning(
             "The outcome of the commit of job %s is unknown, so its files are kept. Table: %s. lance_spark.cleanup "
@@ -579,7 +611,9 @@ def abort(staging: Staging, ref: DatasetRef, *, since: int = 0) -> None:
         _give_up(staging, ref)
 
 
-def find_commit(staging: Staging, ref: DatasetRef, head: lance.LanceDataset | None = None) -> CommitResult | None:
+def find_commit(
+    staging: Staging, ref: DatasetRef, head: lance.LanceDataset | None = None
+) -> CommitResult | None:
     """Returns the commit of this job, or None. `head` is the latest version, if just opened."""
     try:
         latest = ref.open_latest() if head is None else head

@@ -104,7 +104,9 @@ class Attempt:
         """
         if not self.end():
             with contextlib.suppress(OSError, LanceSparkError):
-                self.staging.delete_attempt(self.id, [f"{self.id}-{i}.lance" for i in range(self._data_files)])
+                self.staging.delete_attempt(
+                    self.id, [f"{self.id}-{i}.lance" for i in range(self._data_files)]
+                )
 
     def clear_if_over(self) -> bool:
         """Deletes the attempt's files if its job has ended, and tells whether the job has ended.

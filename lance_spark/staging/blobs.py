@@ -58,12 +58,21 @@ def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
     """Returns the field of a table's column in rows: a blob is `large_binary` with a mark."""
     if not is_stored_as_blob(field):
         return field
-    return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_ENCODING: b"true"})
+    return pa.field(
+        field.name,
+        pa.large_binary(),
+        field.nullable,
+        {**(field.metadata or {}), BLOB_ENCODING: b"true"},
+    )
 
 
 def prepares_blobs(version: str) -> bool:
     """Tells whether the file's writer prepares descriptors, a struct, for a blob column."""
-    return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
+    return (
+        tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE
+        if version[0].isdigit()
+        else True
+    )
 
 
 def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
@@ -71,7 +80,9 @@ def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
     if not is_logical_blob(field) or not prepares_blobs(version):
         return field
     metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_ENCODING}
-    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, EXTENSION_NAME: BLOB_V2.encode()})
+    return pa.field(
+        field.name, _PREPARED, field.nullable, {**metadata, EXTENSION_NAME: BLOB_V2.encode()}
+    )
 
 
 class BlobEncoder:
@@ -80,7 +91,9 @@ class BlobEncoder:
     Memory does not grow with the data: sidecars are streamed.
     """
 
-    def __init__(self, session: LanceFileSession, path: str, rows: pa.Schema, stored: pa.Schema) -> None:
+    def __init__(
+        self, session: LanceFileSession, path: str, rows: pa.Schema, stored: pa.Schema
+    ) -> None:
         """Takes the data file's path, and its fields as in rows and as in its writer."""
         self._session = session
         self._path = path
@@ -110,16 +123,18 @@ class BlobEncoder:
         packed_limit = _read_threshold(field, "dedicated-size", _PACKED_BYTES)
         values = cast(pa.LargeBinaryArray, values)
         sizes = pc.binary_length(values).fill_null(0).cast(pa.uint64()).to_numpy()
-        kinds = np.where(sizes > packed_limit, _DEDICATED, np.where(sizes > inline_limit, _PACKED, _INLINE)).astype(
-            np.uint8
-        )
+        kinds = np.where(
+            sizes > packed_limit, _DEDICATED, np.where(sizes > inline_limit, _PACKED, _INLINE)
+        ).astype(np.uint8)
         ids = np.zeros(len(values), np.uint32)
         positions = np.zeros(len(values), np.uint64)
         # One step per value, only for values with a separate write.
         for row in np.flatnonzero(kinds != _INLINE).tolist():
             value = values[row].as_buffer()
             if kinds[row] == _PACKED:
-                ids[row], positions[row] = self._pack(value, _read_threshold(field, "pack-file-size", _SIDECAR_BYTES))
+                ids[row], positions[row] = self._pack(
+                    value, _read_threshold(field, "pack-file-size", _SIDECAR_BYTES)
+                )
             else:
                 ids[row] = self._write_dedicated(value)
         null = values.is_null().to_numpy(zero_copy_only=False)

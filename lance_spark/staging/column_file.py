@@ -78,7 +78,9 @@ class Targets:
 class ColumnFile:
     """The column file of a fragment, and the rows given so far. Belongs to a single task."""
 
-    def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
+    def __init__(
+        self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets
+    ) -> None:
         self.given = RowSet.empty()
         self._snapshot = rows
         self._fragment = fragment
@@ -103,7 +105,10 @@ class ColumnFile:
         self.given |= RowSet.of(offsets)
         self._pending.append((offsets, values))
         self._pending_bytes += values.nbytes
-        if self._pending_bytes >= _WINDOW_BYTES or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS:
+        if (
+            self._pending_bytes >= _WINDOW_BYTES
+            or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS
+        ):
             self._flush(int(offsets[-1]) + 1)
 
     @property
@@ -151,7 +156,11 @@ class ColumnFile:
 
     def _flush(self, end: int) -> None:
         schema = self._targets.schema
-        offsets = np.concatenate([part[0] for part in self._pending]) if self._pending else np.empty(0, dtype=np.int64)
+        offsets = (
+            np.concatenate([part[0] for part in self._pending])
+            if self._pending
+            else np.empty(0, dtype=np.int64)
+        )
         values = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
         value_bytes = self._pending_bytes // max(len(offsets), 1)
         self._pending, self._pending_bytes = [], 0
@@ -188,14 +197,20 @@ class ColumnFile:
         for field in self._targets.schema:
             new = values.column(field.name)
             if old_rows is None or field.name not in self._targets.existing:
-                column = new.take(nullable) if len(offsets) else pa.chunked_array([pa.nulls(rows, field.type)])
+                column = (
+                    new.take(nullable)
+                    if len(offsets)
+                    else pa.chunked_array([pa.nulls(rows, field.type)])
+                )
             else:
                 column = old_rows.column(field.name)
                 if len(offsets):
                     both = pa.chunked_array([*column.chunks, *new.chunks], type=field.type)
                     column = both.take(pa.array(merged))
             columns.append(column)
-        for batch in pa.Table.from_arrays(columns, schema=self._targets.schema).combine_chunks().to_batches():
+        for batch in (
+            pa.Table.from_arrays(columns, schema=self._targets.schema).combine_chunks().to_batches()
+        ):
             self._write(batch)
 
     def _write(self, batch: pa.RecordBatch) -> None:
@@ -213,9 +228,13 @@ class ColumnFile:
     def _read_old(self, start: int, rows: int) -> pa.Table:
         """Reads the snapshot's values of a window."""
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
-        old_rows = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
+        old_rows = self._scan_old(
+            start, rows, [name for name in self._targets.existing if name not in blobs]
+        )
         for name in blobs:
-            old_rows = old_rows.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
+            old_rows = old_rows.append_column(
+                self._targets.schema.field(name), self._read_blobs(name, start, rows)
+            )
         # The maximum so far: rows of one fragment often have similar widths, and windows that are
         # too small cost little.
         self._old_row_bytes = max(self._old_row_bytes or 0, old_rows.nbytes // rows)
@@ -226,8 +245,14 @@ class ColumnFile:
         first = self._fragment.fragment_id << 32 | start
         deleted = self._snapshot.deleted(self._fragment.fragment_id)
         live = [first + row for row in range(rows) if deleted is None or not deleted[start + row]]
-        payloads = dict(self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True) if live else [])
-        blobs: pa.Array[Any] = pa.array([payloads.get(first + row) for row in range(rows)], type=pa.large_binary())
+        payloads = dict(
+            self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True)
+            if live
+            else []
+        )
+        blobs: pa.Array[Any] = pa.array(
+            [payloads.get(first + row) for row in range(rows)], type=pa.large_binary()
+        )
         return blobs
 
     def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
@@ -259,7 +284,9 @@ class _FileCloser:
     """
 
     def __init__(self, staging: Staging) -> None:
-        self._pool = ThreadPoolExecutor(OPEN_FILES, "lance-spark-close") if staging.open_files > 1 else None
+        self._pool = (
+            ThreadPoolExecutor(OPEN_FILES, "lance-spark-close") if staging.open_files > 1 else None
+        )
         self._files: list[Future[FragmentColumns]] = []
 
     def add(self, file: ColumnFile) -> None:
@@ -301,7 +328,9 @@ class ColumnFileWriter:
     The order of the rows is checked: a repeated fragment or a late row raises an error.
     """
 
-    def __init__(self, attempt: Attempt, rows: SnapshotRows, targets: Targets, rejected: Rejected) -> None:
+    def __init__(
+        self, attempt: Attempt, rows: SnapshotRows, targets: Targets, rejected: Rejected
+    ) -> None:
         self._attempt = attempt
         self._rows = rows
         self._targets = targets
@@ -312,7 +341,9 @@ class ColumnFileWriter:
         self._last = -1
         self._closer = _FileCloser(attempt.staging)
 
-    def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
+    def write(
+        self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]
+    ) -> tuple[FragmentColumns, ...]:
         """Writes live rows of the snapshot, and counts rows that repeat the row before.
 
         Raises:
@@ -397,11 +428,15 @@ class NullColumnFiles:
         self._staging = staging
         self._format = file_format
 
-    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+    def restore(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]
+    ) -> StagedColumns:
         """Writes a file with the columns' values in a version's fragment."""
         return self._write(dataset, fragment_id, columns, tuple(columns))
 
-    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+    def blank(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]
+    ) -> StagedColumns:
         """Writes a file in which columns of a version's fragment are NULL."""
         return self._write(dataset, fragment_id, columns, ())
 
@@ -414,7 +449,11 @@ class NullColumnFiles:
         return FileLayout.of_file(dataset, columns)
 
     def _write(
-        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], existing: tuple[str, ...]
+        self,
+        dataset: lance.LanceDataset,
+        fragment_id: int,
+        columns: Sequence[str],
+        existing: tuple[str, ...],
     ) -> StagedColumns:
         table = dataset.schema
         schema = pa.schema([row_field(table.field(name)) for name in columns])

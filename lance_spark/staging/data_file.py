@@ -53,7 +53,11 @@ class StagedFile:
         self._path = f"{attempt.folder}/{name}" if is_local(self._uri) else f"data/{name}"
         stored = pa.schema([file_field(field, version) for field in schema])
         session = attempt.staging.session
-        self._blobs = None if stored.types == schema.types else BlobEncoder(session, self._path, schema, stored)
+        self._blobs = (
+            None
+            if stored.types == schema.types
+            else BlobEncoder(session, self._path, schema, stored)
+        )
         cache = _CACHE_BYTES if len(schema) * _CACHE_BYTES_PER_COLUMN > _CACHE_BYTES else None
         with refusals_as_errors(self._uri):
             self._writer: LanceFileWriter = session.open_writer(
@@ -63,7 +67,9 @@ class StagedFile:
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Writes rows; their buffers must be aligned, since Lance panics otherwise."""
         with refusals_as_errors(self._uri):
-            self._writer.write_batch(from_start(batch if self._blobs is None else self._blobs.encode(batch)))
+            self._writer.write_batch(
+                from_start(batch if self._blobs is None else self._blobs.encode(batch))
+            )
 
     def add_metadata(self, metadata: Mapping[str, str]) -> None:
         """Adds metadata to the file."""
@@ -107,7 +113,10 @@ class StagedFile:
         self._attempt.clear_if_over()
 
     def _publish(self) -> None:
-        source, target = os.path.join(self._uri, self._path), os.path.join(self._uri, "data", self.name)
+        source, target = (
+            os.path.join(self._uri, self._path),
+            os.path.join(self._uri, "data", self.name),
+        )
         sidecars = source.removesuffix(".lance")
         if os.path.isdir(sidecars):
             # Sidecars are moved first, so that the file always has them.
@@ -130,7 +139,9 @@ class FragmentSink:
     Memory: the current batch, and the pages not yet written by Lance.
     """
 
-    def __init__(self, staging: Staging, layout: FileLayout, *, max_rows: int, max_bytes: int) -> None:
+    def __init__(
+        self, staging: Staging, layout: FileLayout, *, max_rows: int, max_bytes: int
+    ) -> None:
         """Takes the size of a full file: exactly `max_rows`, or a batch past `max_bytes`."""
         self._staging = staging
         self._layout = layout
@@ -152,7 +163,9 @@ class FragmentSink:
         while batch.num_rows:
             if self._file is None:
                 self._attempt = self._attempt or self._staging.begin_attempt()
-                self._file = self._attempt.open_data_file(self._layout.row_schema, version=self._layout.version)
+                self._file = self._attempt.open_data_file(
+                    self._layout.row_schema, version=self._layout.version
+                )
                 self._rows = self._bytes = 0
             part = batch.slice(0, self._max_rows - self._rows)
             batch = batch.slice(part.num_rows)
@@ -183,7 +196,9 @@ class FragmentSink:
         try:
             file.write_batch(part)
         except (ValueError, NotImplementedError) as error:
-            raise explain_refusal(self._layout.row_schema, self._layout.version, error, part) from error
+            raise explain_refusal(
+                self._layout.row_schema, self._layout.version, error, part
+            ) from error
         self._rows += part.num_rows
         self._bytes += part.nbytes
 
@@ -192,4 +207,6 @@ class FragmentSink:
             return
         file, self._file = self._file, None
         rows = file.close()
-        self._fragments.append(self._layout.fragment(file.name, rows=rows, size_bytes=file.size_bytes))
+        self._fragments.append(
+            self._layout.fragment(file.name, rows=rows, size_bytes=file.size_bytes)
+        )

@@ -87,14 +87,18 @@ def _probe_attempt(objects: LanceObjects, open_files: int, attempt: str) -> list
     return names
 
 
-def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
+def missing_data_files(
+    uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]
+) -> list[str]:
     """Returns the names of files absent from the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
     presence = in_parallel(objects.uri, lambda name: objects.contains(f"data/{name}"), names)
     return [name for name, is_present in zip(names, presence, strict=True) if not is_present]
 
 
-def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
+def delete_data_files(
+    uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]
+) -> None:
     """Deletes data files of the table without a version, with their sidecars."""
     objects = LanceObjects(uri, storage_options)
     in_parallel(objects.uri, functools.partial(delete_data_file, objects), names)
@@ -107,10 +111,16 @@ def delete_unnamed_files(ref: DatasetRef, names: Collection[str]) -> None:
     """
     with contextlib.suppress(OSError, ValueError):  # a version may be cleaned up concurrently
         try:
-            named_paths = named_files(ref.open_latest(), names, after=ref.version or 0) if names else frozenset()
+            named_paths = (
+                named_files(ref.open_latest(), names, after=ref.version or 0)
+                if names
+                else frozenset()
+            )
         except TableNotFoundError:
             named_paths = frozenset()  # the table was dropped
-        delete_data_files(ref.uri, ref.storage_options, [name for name in names if name not in named_paths])
+        delete_data_files(
+            ref.uri, ref.storage_options, [name for name in names if name not in named_paths]
+        )
 
 
 def delete_data_file(objects: LanceObjects, name: str) -> None:

@@ -96,7 +96,9 @@ def _build_layout(schema: pa.Schema, version: str, table: LanceSchema | None) ->
 
     if version in ("legacy", "0.1"):
         raise OptionError(
-            "data_storage_version", version, "2.0 or newer; rewrite a table in the legacy format with pylance first"
+            "data_storage_version",
+            version,
+            "2.0 or newer; rewrite a table in the legacy format with pylance first",
         )
     version = stable_version() if version == "stable" else version
     layout = _sample_layout(_Sample(schema, schema.serialize().to_pybytes(), version))
@@ -152,10 +154,14 @@ def _write_sample(
     from lance.fragment import DataFile
 
     with tempfile.TemporaryDirectory(prefix="lance-spark-") as folder:
-        dataset = lance.write_dataset(schema.empty_table(), folder, data_storage_version=cast(_Format, version))
+        dataset = lance.write_dataset(
+            schema.empty_table(), folder, data_storage_version=cast(_Format, version)
+        )
         version = dataset.data_storage_version
         stored = pa.schema([file_field(field, version) for field in schema])
-        writer = LanceFileSession(folder).open_writer("data/sample.lance", schema=stored, version=version)
+        writer = LanceFileSession(folder).open_writer(
+            "data/sample.lance", schema=stored, version=version
+        )
         if batch is not None:
             writer.write_batch(batch)
         writer.close()
@@ -198,7 +204,9 @@ def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
         element = field.type.value_type
         if pa.types.is_struct(element) or element in _VARIABLE:
             why = f"Lance cannot hold fixed-size lists of {element}"
-            raise UnsupportedTypeError(path, str(field.type), reason=why, hint="use a list of variable size")
+            raise UnsupportedTypeError(
+                path, str(field.type), reason=why, hint="use a list of variable size"
+            )
     if pa.types.is_nested(field.type):
         for index in range(field.type.num_fields):
             inner = field.type.field(index)

@@ -55,7 +55,9 @@ class NullMarks:
             rows = RowSet.from_text(values["rows"])
             return NullMarks(rows=rows, new=RowSet.from_text(values["new"]) & rows)
         except ValueError as error:
-            _LOG.warning("the marks of computed NULLs in a column file are damaged and not used: %s", error)
+            _LOG.warning(
+                "the marks of computed NULLs in a column file are damaged and not used: %s", error
+            )
             return NO_MARKS
 
 

@@ -20,7 +20,11 @@ _CLOCK_SKEW = timedelta(hours=1)
 
 
 def remove_orphans(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, older_than: timedelta, needed: Collection[str] = ()
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    older_than: timedelta,
+    needed: Collection[str] = (),
 ) -> int:
     """Deletes markers and unreferenced data files of jobs with a dead driver.
 
@@ -70,7 +74,9 @@ def remove_orphans(
     return sum(
         staging.sweep(keep=keep & names, reported=names, searches=False)
         for staging, names in candidates.items()
-        if (names - keep).isdisjoint(needed)  # otherwise its markers list its files for a later cleanup
+        if (names - keep).isdisjoint(
+            needed
+        )  # otherwise its markers list its files for a later cleanup
     )
 
 
@@ -84,7 +90,9 @@ def _end(staging: Staging) -> bool:
     if not is_over:
         staging.note_end()
         logger.info(
-            "Job %s in %s may still commit, so its files are kept for a later cleanup.", staging.job_id, staging.uri
+            "Job %s in %s may still commit, so its files are kept for a later cleanup.",
+            staging.job_id,
+            staging.uri,
         )
     return is_over
 
@@ -109,7 +117,9 @@ def moment_before(older_than: timedelta, *, option: str = "older_than") -> datet
     try:
         return datetime.now(UTC) - older_than
     except OverflowError as error:
-        raise OptionError(option, older_than, accepted, problem="is longer than the calendar") from error
+        raise OptionError(
+            option, older_than, accepted, problem="is longer than the calendar"
+        ) from error
 
 
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
@@ -121,7 +131,10 @@ def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
         latest = ref.open_latest()
     except TableNotFoundError:
         return referenced
-    for head in [latest, *(latest.checkout_version((name, None)) for name in latest.branches.list())]:
+    for head in [
+        latest,
+        *(latest.checkout_version((name, None)) for name in latest.branches.list()),
+    ]:
         referenced |= named_files(head, candidates - referenced, after=0)
         if referenced == candidates:
             break
@@ -137,7 +150,11 @@ def abort_older_jobs(staging: Staging, ref: DatasetRef, *, family: str) -> None:
     unpinned = replace(ref, version=None)
     created_at = made_at(staging.job_id)
     try:
-        jobs = [job for job in staged_jobs(staging.uri, staging.storage_options) if job.startswith(family)]
+        jobs = [
+            job
+            for job in staged_jobs(staging.uri, staging.storage_options)
+            if job.startswith(family)
+        ]
         for job_id in jobs:
             older = replace(staging, job_id=job_id, made_folder=None, open_files=OPEN_FILES)
             if made_at(job_id) < created_at and not _is_outcome_unknown(older):

@@ -48,7 +48,9 @@ class DriverProcess:
         values = load_object(text, {"host": str, "pid": int, "started": (str, type(None))})
         machine = {name: values.get(name) for name in ("boot", "pid_namespace")}
         check_fields(machine, dict.fromkeys(machine, (str, type(None))))
-        process = DriverProcess(host=values["host"], pid=values["pid"], started=values["started"], **machine)
+        process = DriverProcess(
+            host=values["host"], pid=values["pid"], started=values["started"], **machine
+        )
         if not 0 < process.pid < _PROCESS_NUMBERS:
             raise ValueError(f"{process.pid} is no number of a process")
         return process
@@ -61,7 +63,10 @@ def this_owner() -> dict[str, str | int | None]:
     without a boot id or such namespaces has None in these fields.
     """
     boot = pid_namespace = None
-    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file,
+    ):
         boot = file.read().strip()
     with contextlib.suppress(OSError):
         pid_namespace = os.readlink("/proc/self/ns/pid")

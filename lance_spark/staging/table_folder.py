@@ -66,7 +66,17 @@ _OURS = "|".join(
 )
 _IN_FOLDER = rf"(?:{_OF_LANCE}|{FOLDER}/(?:{_OURS})){_UNFINISHED}"
 _NAME = re.compile(rf"(?:tree/(?:[^/]+/)+)?{_IN_FOLDER}")
-_FOLDERS = ("_deletions", "_indices", "_mem_wal", "_refs", "_transactions", "_versions", "data", "tree", FOLDER)
+_FOLDERS = (
+    "_deletions",
+    "_indices",
+    "_mem_wal",
+    "_refs",
+    "_transactions",
+    "_versions",
+    "data",
+    "tree",
+    FOLDER,
+)
 
 _ANY_HINT = re.compile(rf"(?:tree/(?:[^/]+/)+)?{_HINT}")
 _ANY_MANIFEST = re.compile(rf"(?P<table>(?:tree/(?:[^/]+/)+)?){_MANIFEST}")
@@ -179,7 +189,10 @@ def has_leftovers(ref: DatasetRef) -> bool:
     """
     objects = LanceObjects(ref.uri, ref.storage_options)
     files, folders = _list_folder(ref)
-    paths = [*files, *(path for name in folders if name in _FOLDERS for path in objects.list_files(name))]
+    paths = [
+        *files,
+        *(path for name in folders if name in _FOLDERS for path in objects.list_files(name)),
+    ]
     names = [path for path in paths if _NAME.fullmatch(path)]
     is_pure = len(names) == len(paths) and set(folders) <= set(_FOLDERS)
     return bool(names) and (is_pure or any(re.fullmatch(_TRANSACTION, path) for path in names))
@@ -240,7 +253,9 @@ def _group_by_deletion_order(paths: Sequence[str]) -> Iterable[list[str]]:
     latest_versions: dict[str, tuple[int, str]] = {}
     for manifest in filter(None, map(_ANY_MANIFEST.fullmatch, paths)):
         version = (_parse_version(manifest["number"]), manifest[0])
-        latest_versions[manifest["table"]] = max(version, latest_versions.get(manifest["table"], version))
+        latest_versions[manifest["table"]] = max(
+            version, latest_versions.get(manifest["table"], version)
+        )
     latest = {path for _, path in latest_versions.values()}
     groups: dict[_DeletionStep, list[str]] = {step: [] for step in _DeletionStep}
     for path in paths:
@@ -256,7 +271,11 @@ def _find_step(path: str, latest: Collection[str]) -> _DeletionStep:
         return _DeletionStep.HINTS
     manifest = _ANY_MANIFEST.fullmatch(path)
     if manifest is None:
-        return _DeletionStep.TRANSACTIONS if re.fullmatch(_TRANSACTION, path) else _DeletionStep.OTHER_FILES
+        return (
+            _DeletionStep.TRANSACTIONS
+            if re.fullmatch(_TRANSACTION, path)
+            else _DeletionStep.OTHER_FILES
+        )
     if path not in latest:
         return _DeletionStep.OLDER_VERSIONS
     return _DeletionStep.LATEST_OF_BRANCHES if manifest["table"] else _DeletionStep.LATEST_OF_TABLE

@@ -24,7 +24,12 @@ _S3_OPTIONS = {
 
 _AZURE_OPTIONS = {
     "account_name": ("azure_storage_account_name", "account_name"),
-    "account_key": ("azure_storage_account_key", "account_key", "azure_storage_access_key", "access_key"),
+    "account_key": (
+        "azure_storage_account_key",
+        "account_key",
+        "azure_storage_access_key",
+        "access_key",
+    ),
     "sas_token": ("azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key"),
     "blob_storage_authority": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
 }
@@ -35,7 +40,9 @@ ARROW_SCHEMES = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
 """Schemes of stores for files but not for tables: PyArrow supports them, and Lance does not."""
 
 
-def file_system_of(uri: str, options: Mapping[str, str], *, option: str, remedy: str) -> tuple[FileSystem, str]:
+def file_system_of(
+    uri: str, options: Mapping[str, str], *, option: str, remedy: str
+) -> tuple[FileSystem, str]:
     """Returns the file system of a location, and the path within the file system.
 
     Args:
@@ -64,7 +71,10 @@ def file_system_of(uri: str, options: Mapping[str, str], *, option: str, remedy:
             scheme, place = _endpoint(values["blob_storage_authority"])
             # The account follows the host, unless the host has the account. PyArrow adds it.
             host = place.partition("/")[0]
-            values |= {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.")}
+            values |= {
+                "blob_storage_authority": host,
+                "dfs_storage_authority": host.replace(".blob.", ".dfs."),
+            }
             values |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
         return fs.AzureFileSystem(**values), path  # type: ignore[arg-type]
     try:
@@ -78,7 +88,12 @@ def file_system_of(uri: str, options: Mapping[str, str], *, option: str, remedy:
 def _named(options: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Returns options under PyArrow's names, without options of Lance alone."""
     by_name = {name.lower(): value for name, value in options.items()}
-    return {ours: by_name[name] for ours, aliases in names.items() for name in aliases if name in by_name}
+    return {
+        ours: by_name[name]
+        for ours, aliases in names.items()
+        for name in aliases
+        if name in by_name
+    }
 
 
 def _endpoint(location: str) -> tuple[str, str]:

@@ -20,7 +20,12 @@ from urllib.parse import quote
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.dataset_retries import note_failure, retry_options
-from lance_spark.errors import LanceSparkError, OptionError, TableUnreadableError, refusals_as_errors
+from lance_spark.errors import (
+    LanceSparkError,
+    OptionError,
+    TableUnreadableError,
+    refusals_as_errors,
+)
 from lance_spark.lance_compat import is_unanswered, load_lance, plain
 from lance_spark.locations import is_local, is_misread, normalize_uri
 from lance_spark.namespaces.access import renewal_arguments
@@ -142,7 +147,11 @@ class LanceObjects:
             OSError: The store refused.
         """
         if self._local is not None:
-            paths = [path for path in self._local.list(folder) if "/" not in path.removeprefix(f"{folder}/")]
+            paths = [
+                path
+                for path in self._local.list(folder)
+                if "/" not in path.removeprefix(f"{folder}/")
+            ]
         else:
             with self._typed_failures():
                 paths = self._session.list_with_delimiter(folder).objects
@@ -172,7 +181,10 @@ class LanceObjects:
             session = self._session
             if "%" in path:
                 # A session escapes this sign of a path once more, but not of its own location.
-                session, path = open_session(f"{self.uri}/{path.replace('%', '%25')}", self.storage_options), ""
+                session, path = (
+                    open_session(f"{self.uri}/{path.replace('%', '%25')}", self.storage_options),
+                    "",
+                )
             try:
                 session.delete_file(path)
             except OSError as error:
@@ -217,7 +229,11 @@ class LanceObjects:
 
         Object stores have no such files.
         """
-        return 0 if self._local is None else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
+        return (
+            0
+            if self._local is None
+            else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
+        )
 
     @property
     def _local(self) -> LocalObjects | None:
@@ -267,7 +283,12 @@ def checkpoint_place(folder: str, uri: str) -> str:
     parent, _, name = uri.rpartition("/")
     shared = normalize_uri(folder, option="checkpoint")
     if is_local(shared) and max(map(len, map(os.fsencode, shared.split("/")))) > MOST_NAME_BYTES:
-        raise OptionError("checkpoint", shared[:100], "a path with names of at most 255 bytes", problem="is too long")
+        raise OptionError(
+            "checkpoint",
+            shared[:100],
+            "a path with names of at most 255 bytes",
+            problem="is too long",
+        )
     name = name.removesuffix(".lance")
     if is_misread(shared, name):
         name = quote(name, safe="")
@@ -286,5 +307,9 @@ def checkpoint_store(
             is the table's own folder.
     """
     table_objects = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
-    objects = table_objects if location is None else LanceObjects(normalize_uri(location), storage_options)
+    objects = (
+        table_objects
+        if location is None
+        else LanceObjects(normalize_uri(location), storage_options)
+    )
     return CheckpointStore(objects, "checkpoints")

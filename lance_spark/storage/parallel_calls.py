@@ -62,7 +62,9 @@ def in_thread(act: Callable[[], _T]) -> Future[_T]:
     An unfinished call does not delay the end of the process.
     """
     future: Future[_T] = Future()
-    threading.Thread(target=_run, args=(act, future), name="lance-spark-side-call", daemon=True).start()
+    threading.Thread(
+        target=_run, args=(act, future), name="lance-spark-side-call", daemon=True
+    ).start()
     return future
 
 
@@ -74,16 +76,24 @@ def _run(act: Callable[[], Any], future: Future[Any]) -> None:
 
 
 def read_all(
-    dataset: lance.LanceDataset, read: Callable[[lance.LanceDataset, int], _T], versions: Sequence[int]
+    dataset: lance.LanceDataset,
+    read: Callable[[lance.LanceDataset, int], _T],
+    versions: Sequence[int],
 ) -> list[_T]:
     """Calls a function with each version; on an object store, with several versions at once."""
-    threads = max(2, min(_PARALLEL_READS, _PARALLEL_FRAGMENTS // max(1, len(dataset.fragment_ids()))))
+    threads = max(
+        2, min(_PARALLEL_READS, _PARALLEL_FRAGMENTS // max(1, len(dataset.fragment_ids())))
+    )
     # pylance refuses an object in two threads at once.
-    return in_parallel(dataset.uri, lambda version: read(copy.copy(dataset), version), versions, threads=threads)
+    return in_parallel(
+        dataset.uri, lambda version: read(copy.copy(dataset), version), versions, threads=threads
+    )
 
 
 def read_ahead(
-    dataset: lance.LanceDataset, read: Callable[[lance.LanceDataset, int], _T], versions: Sequence[int]
+    dataset: lance.LanceDataset,
+    read: Callable[[lance.LanceDataset, int], _T],
+    versions: Sequence[int],
 ) -> Iterator[_T]:
     """Yields the results of :func:`read_all` in order, reading more and more versions ahead."""
     for block in blocks(versions, 1):

@@ -72,7 +72,9 @@ class UpsertWriter:
         _check_columns(stream, ref)
         staging = Staging.of_new_job(ref, family=stream.family)
         staging.open_job()
-        place = replace(ref, uri=f"{ref.uri}/{staging.folder}/rows", version=None, incarnation=None, branch=None)
+        place = replace(
+            ref, uri=f"{ref.uri}/{staging.folder}/rows", version=None, incarnation=None, branch=None
+        )
         options = WriteOptions(path=place.uri)
         rows = LanceAppendWriter.plan(place, stream.schema, options, overwrite=False)
         rows.staging.open_job()
@@ -90,7 +92,9 @@ class UpsertWriter:
         """Returns a task's answer from the values of :meth:`RowsWritten.to_json`."""
         return self.rows.read_answer(values)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int, session: object) -> None:
+    def commit(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int, session: object
+    ) -> None:
         """Merges a micro-batch, unless the table has the batch already.
 
         Args:
@@ -106,7 +110,9 @@ class UpsertWriter:
         """
         from pyspark import SparkContext
 
-        answers = [message for message in messages if isinstance(message, RowsWritten) and message.rows]
+        answers = [
+            message for message in messages if isinstance(message, RowsWritten) and message.rows
+        ]
         try:
             if not answers:
                 return
@@ -130,10 +136,20 @@ class UpsertWriter:
         del messages, batch_id
         discard(self.staging)
 
-    def _read_rows(self, spark: SparkSession, ref: DatasetRef, answers: Sequence[RowsWritten]) -> Data:
-        files = (file for answer in answers for fragment in answer.fragments for file in fragment.files)
-        has_nested = any(isinstance(field.dataType, ArrayType | MapType | StructType) for field in self.stream.schema)
-        if not has_nested and sum(file.file_size_bytes or _LOCAL_BYTES for file in files) < _LOCAL_BYTES:
+    def _read_rows(
+        self, spark: SparkSession, ref: DatasetRef, answers: Sequence[RowsWritten]
+    ) -> Data:
+        files = (
+            file for answer in answers for fragment in answer.fragments for file in fragment.files
+        )
+        has_nested = any(
+            isinstance(field.dataType, ArrayType | MapType | StructType)
+            for field in self.stream.schema
+        )
+        if (
+            not has_nested
+            and sum(file.file_size_bytes or _LOCAL_BYTES for file in files) < _LOCAL_BYTES
+        ):
             return self.rows.ref.open_latest().scanner().to_reader()
         return read_table(spark, ref, self.rows.ref.uri, {})
 
@@ -151,12 +167,18 @@ def _check_columns(stream: StreamWrite, ref: DatasetRef) -> None:
     dataset = ref.open()
     refuse_view(dataset)
     if stream.options.mergeschema:
-        raise OptionError("mergeSchema", "true", "no value in update mode: add the columns to the table first")
+        raise OptionError(
+            "mergeSchema", "true", "no value in update mode: add the columns to the table first"
+        )
     names = dataset.schema.names
     for name in stream.keys:
         if name not in names:
             raise ColumnNotFoundError(name, ref.uri, hint=f"its columns are {', '.join(names)}")
         if name not in stream.schema.names:
-            raise ColumnNotFoundError(name, "the stream", hint=f"its columns are {', '.join(stream.schema.names)}")
-    rows = pa.schema([row_field(field) for field in dataset.schema if field.name in stream.schema.names])
+            raise ColumnNotFoundError(
+                name, "the stream", hint=f"its columns are {', '.join(stream.schema.names)}"
+            )
+    rows = pa.schema(
+        [row_field(field) for field in dataset.schema if field.name in stream.schema.names]
+    )
     check_writable(stream.schema, rows, uri=ref.uri)

@@ -149,7 +149,9 @@ class StreamWrite:
         Raises:
             OptionError, SchemaMismatchError, UnsupportedTypeError: The rows do not fit the table.
         """
-        plan = LanceAppendWriter.plan(self.ref, self.schema, self.options, overwrite=self.overwrite, family=self.family)
+        plan = LanceAppendWriter.plan(
+            self.ref, self.schema, self.options, overwrite=self.overwrite, family=self.family
+        )
         plan.staging.open_job()
         return plan
 
@@ -175,7 +177,9 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
             UnsupportedTypeError: The table's file format cannot hold a value.
         """
         assert self.batch is not None  # Spark plans before it runs tasks
-        return BatchRowsWritten(plan=self.batch, query_id=_query_id_of_task(), written=self.batch.write(iterator))
+        return BatchRowsWritten(
+            plan=self.batch, query_id=_query_id_of_task(), written=self.batch.write(iterator)
+        )
 
     def read_answer(self, values: Mapping[str, Any]) -> BatchRowsWritten:
         """Returns a task's answer from the values of :meth:`BatchRowsWritten.to_json`."""
@@ -201,12 +205,17 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
         if query_id is None:
             self._abort(answers)
             raise OptionError(
-                QUERY_ID_OPTION, "", "an id that no other query has", problem="is missing, and Spark passed no query id"
+                QUERY_ID_OPTION,
+                "",
+                "an id that no other query has",
+                problem="is missing, and Spark passed no query id",
             )
         batch = answers[0].plan if answers else self.batch or self.stream.plan()
         _refuse_dropped_table(batch, batchId)
         options = dataclasses.replace(batch.options, txn_app_id=query_id, txn_version=batchId)
-        result = dataclasses.replace(batch, options=options).commit_tasks([answer.written for answer in answers])
+        result = dataclasses.replace(batch, options=options).commit_tasks(
+            [answer.written for answer in answers]
+        )
         # After a repeated batch, another driver may have replaced this driver.
         if result is not None and result.job_id == batch.staging.job_id:
             abort_older_jobs(batch.staging, batch.ref, family=_family_of(query_id))
@@ -226,10 +235,19 @@ class LanceStreamWriter(DataSourceStreamArrowWriter):
 
 def _keys_of(text: str | None, *, updates: bool) -> tuple[str, ...]:
     if text is not None and not updates:
-        raise OptionError(KEYS_OPTION, text, "outputMode('update') and the jar", problem="is an option of update mode")
+        raise OptionError(
+            KEYS_OPTION,
+            text,
+            "outputMode('update') and the jar",
+            problem="is an option of update mode",
+        )
     if text is None:
         if updates:
-            raise OptionError(KEYS_OPTION, None, "the key columns, by which a micro-batch of update mode replaces rows")
+            raise OptionError(
+                KEYS_OPTION,
+                None,
+                "the key columns, by which a micro-batch of update mode replaces rows",
+            )
         return ()
     try:
         return parse_names(text)
@@ -250,7 +268,11 @@ def _refuse_dropped_table(batch: LanceAppendWriter, batch_id: int) -> None:
     Raises:
         TableNotFoundError: The table was dropped.
     """
-    if batch_id == 0 or (batch.ref.version is not None and batch.mode == "append") or open_head(batch.ref) is not None:
+    if (
+        batch_id == 0
+        or (batch.ref.version is not None and batch.mode == "append")
+        or open_head(batch.ref) is not None
+    ):
         return
     batch.abort([])
     raise TableNotFoundError(
@@ -278,7 +300,9 @@ def _read_query_id(checkpoint: str | None) -> str | None:
     Tasks get the id from Spark. The driver gets the id here to recognise files of a dead driver.
     """
     try:
-        location = None if checkpoint is None else normalize_uri(checkpoint, option=CHECKPOINT_OPTION)
+        location = (
+            None if checkpoint is None else normalize_uri(checkpoint, option=CHECKPOINT_OPTION)
+        )
     except OptionError:  # Spark has more schemes than Lance
         return None
     if location is None or not is_local(location):

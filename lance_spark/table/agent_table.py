@@ -39,7 +39,9 @@ class AgentTable:
         """Returns the jobs, newest first."""
         return self.table.list_jobs()
 
-    def plan_backfill(self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None) -> BackfillPlan:
+    def plan_backfill(
+        self, columns: tuple[str, ...], *, exact: bool, sample: int | None = None
+    ) -> BackfillPlan:
         """Plans a backfill of outdated rows and rows without a value."""
         return self.table.plan_backfill(list(columns), stale=True, exact=exact, sample=sample)
 
@@ -47,7 +49,9 @@ class AgentTable:
         """Plans a refresh."""
         return self.table.plan_refresh()
 
-    def start_backfill(self, columns: tuple[str, ...], job_id: str, budget: Spending) -> Job[BackfillJobResult]:
+    def start_backfill(
+        self, columns: tuple[str, ...], job_id: str, budget: Spending
+    ) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
         return self.table.backfill_async(
             list(columns),

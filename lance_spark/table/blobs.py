@@ -49,9 +49,14 @@ class TableBlobs(TableVersions):
             ```
         """
         dataset = self._shown.open()
-        return pa.array(read_blobs(dataset, self._blob_column(dataset, column), _ids_of(row_ids)), pa.large_binary())
+        return pa.array(
+            read_blobs(dataset, self._blob_column(dataset, column), _ids_of(row_ids)),
+            pa.large_binary(),
+        )
 
-    def fetch_blob_files(self, column: str, row_ids: Sequence[int] | pa.Table) -> list[lance.BlobFile | None]:
+    def fetch_blob_files(
+        self, column: str, row_ids: Sequence[int] | pa.Table
+    ) -> list[lance.BlobFile | None]:
         """Returns the blobs of some rows as files, which read their bytes on request.
 
         The parameters and errors are those of :meth:`fetch_blobs`. A NULL blob is None.
@@ -77,9 +82,13 @@ class TableBlobs(TableVersions):
     def _blob_column(self, dataset: lance.LanceDataset, column: str) -> str:
         schema = dataset.schema
         if column not in schema.names:
-            raise ColumnNotFoundError(column, self.uri, hint=f"its columns are {', '.join(schema.names)}")
+            raise ColumnNotFoundError(
+                column, self.uri, hint=f"its columns are {', '.join(schema.names)}"
+            )
         if not is_blob(schema.field(column)):
-            raise OptionError("column", column, "a blob column", problem=f"has {schema.field(column).type}")
+            raise OptionError(
+                "column", column, "a blob column", problem=f"has {schema.field(column).type}"
+            )
         return column
 
 
@@ -87,5 +96,7 @@ def _ids_of(row_ids: Sequence[int] | pa.Table) -> tuple[int, ...]:
     if not isinstance(row_ids, pa.Table):
         return row_numbers("row_ids", row_ids)
     if ROW_ID not in row_ids.schema.names:
-        raise OptionError("row_ids", row_ids, f"a result with {ROW_ID}: call with_row_id() of the query")
+        raise OptionError(
+            "row_ids", row_ids, f"a result with {ROW_ID}: call with_row_id() of the query"
+        )
     return row_numbers("row_ids", row_ids[ROW_ID].to_numpy().tolist())

@@ -41,7 +41,9 @@ class Branches:
         """
         return {branch.name: branch for branch in list_branches(self._main.open_latest())}
 
-    def create(self, name: str, from_ref: int | str | None = None, from_version: int | None = None) -> Table:
+    def create(
+        self, name: str, from_ref: int | str | None = None, from_version: int | None = None
+    ) -> Table:
         """Creates a branch, and returns the table at the branch.
 
         The branch has no checkpoints, no records of computed rows, and no history of jobs.

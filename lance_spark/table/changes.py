@@ -84,7 +84,9 @@ class TableChanges(TableVersions):
             raise OptionError("values_sql", ", ".join(twice), "columns that values does not set")
         sets = Assignments(where=where, values=values, expressions=expressions)
         return self._change(
-            where, sets, CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version))
+            where,
+            sets,
+            CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version)),
         )
 
     def delete(
@@ -130,7 +132,9 @@ class TableChanges(TableVersions):
         if where is None:
             raise OptionError("where", None, "a condition in Lance SQL; 'true' deletes all rows")
         return self._change(
-            where, None, CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version))
+            where,
+            None,
+            CommitNote.of(commit_message, properties, AppTransaction.of(txn_app_id, txn_version)),
         )
 
     def set_unenforced_primary_key(self, columns: str | Sequence[str]) -> None:
@@ -189,17 +193,29 @@ class TableChanges(TableVersions):
         """
         keys = names_of(on or primary_key_of(self._ref.open_latest()))
         if not keys or len(set(keys)) < len(keys):
-            raise OptionError("on", ", ".join(keys), "key columns, each once, or none with set_unenforced_primary_key")
+            raise OptionError(
+                "on",
+                ", ".join(keys),
+                "key columns, each once, or none with set_unenforced_primary_key",
+            )
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
     def _merge(
-        self, clauses: MergeClauses, source: MergeInput, note: CommitNote, timeout: timedelta | None = None
+        self,
+        clauses: MergeClauses,
+        source: MergeInput,
+        note: CommitNote,
+        timeout: timedelta | None = None,
     ) -> ChangeResult:
         ref = self._rows_ref()
         data = source.repaired(ref.open().schema)
-        return Merge(self._spark(), ref, clauses, data, table_name=self.name, timeout=timeout).run(note)
+        return Merge(self._spark(), ref, clauses, data, table_name=self.name, timeout=timeout).run(
+            note
+        )
 
-    def _change(self, where: str | None, sets: Assignments | None, note: CommitNote) -> ChangeResult:
+    def _change(
+        self, where: str | None, sets: Assignments | None, note: CommitNote
+    ) -> ChangeResult:
         ref = self._rows_ref()
         return Statement(self._spark(), ref, where=where, sets=sets, table_name=self.name).run(note)
 

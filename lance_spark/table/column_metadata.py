@@ -58,4 +58,6 @@ class TableColumnMetadata(TableVersions):
             assert books.schema.field("price").metadata == {b"unit": b"euro"}
             ```
         """
-        update_field_metadata(self._ref, [{"path": field_name, "metadata": new_metadata, "replace": True}])
+        update_field_metadata(
+            self._ref, [{"path": field_name, "metadata": new_metadata, "replace": True}]
+        )

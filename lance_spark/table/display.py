@@ -22,7 +22,9 @@ _TABLES = 100
 
 def describe(name: str, dataset: lance.LanceDataset) -> str:
     """Returns one line: name, version, rows, and columns with their types and UDFs."""
-    columns = ", ".join(f"{field.name}: {field.type}{_describe_udf(field)}" for field in dataset.schema)
+    columns = ", ".join(
+        f"{field.name}: {field.type}{_describe_udf(field)}" for field in dataset.schema
+    )
     return f"Table({name!r}, version {dataset.version}, {counted(dataset.count_rows(), 'row')}, columns [{columns}])"
 
 
@@ -35,9 +37,13 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
     )
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_shorten(value))}</td>" for value in row) + "</tr>"
-        for row in zip(*map(displayed_values, dataset.scanner(limit=_ROWS).to_table().columns), strict=True)
+        for row in zip(
+            *map(displayed_values, dataset.scanner(limit=_ROWS).to_table().columns), strict=True
+        )
     )
-    title = f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
+    title = (
+        f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
+    )
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

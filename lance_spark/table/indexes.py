@@ -11,7 +11,13 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.indexes import listing, upkeep
 from lance_spark.indexes.build import build_index
 from lance_spark.indexes.configs import IndexDescription
-from lance_spark.indexes.definition import IndexDefinition, VectorKind, scalar_index, text_indexes, vector_index
+from lance_spark.indexes.definition import (
+    IndexDefinition,
+    VectorKind,
+    scalar_index,
+    text_indexes,
+    vector_index,
+)
 from lance_spark.indexes.listing import IndexConfig, IndexStatistics
 from lance_spark.table.versions import TableVersions
 
@@ -28,7 +34,9 @@ def refuse_argument(method: str, name: str, value: object, remedy: str) -> None:
         UnsupportedOperationError: The argument has a value.
     """
     if value is not None:
-        raise UnsupportedOperationError(f"The argument {name} is not available in {method}. Leave it out. {remedy}.")
+        raise UnsupportedOperationError(
+            f"The argument {name} is not available in {method}. Leave it out. {remedy}."
+        )
 
 
 def ignore_cache_size(method: str, size: int | None) -> None:
@@ -125,22 +133,32 @@ class TableIndexes(TableVersions):
         """
         if config is not None:
             is_given = metric != _METRIC or metric in self._ref.open_latest().schema.names
-            column = metric if is_given and vector_column_name == VECTOR_COLUMN else vector_column_name
+            column = (
+                metric if is_given and vector_column_name == VECTOR_COLUMN else vector_column_name
+            )
             self._build(config.define(column, name=name, replace=replace), wait_timeout)
             return
-        refuse_argument("create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task")
+        refuse_argument(
+            "create_index", "accelerator", accelerator, "Models are trained on the CPUs of one task"
+        )
         ignore_cache_size("create_index", index_cache_size)
         numbers = {
             "num_partitions": num_partitions,
             "num_sub_vectors": num_sub_vectors,
-            "num_bits": num_bits if num_bits is not None else 1 if str(index_type).upper() == "IVF_RQ" else 8,
+            "num_bits": num_bits
+            if num_bits is not None
+            else 1
+            if str(index_type).upper() == "IVF_RQ"
+            else 8,
             "target_partition_size": target_partition_size,
             "max_iters": max_iterations,
             "sample_rate": sample_rate,
             "m": m,
             "ef_construction": ef_construction,
         }
-        definition = vector_index(vector_column_name, index_type, metric, name=name, replace=replace, numbers=numbers)
+        definition = vector_index(
+            vector_column_name, index_type, metric, name=name, replace=replace, numbers=numbers
+        )
         self._build(definition, wait_timeout)
 
     def create_scalar_index(
@@ -148,7 +166,9 @@ class TableIndexes(TableVersions):
         column: str,
         *,
         replace: bool = True,
-        index_type: Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"] = "BTREE",
+        index_type: Literal[
+            "BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"
+        ] = "BTREE",
         name: str | None = None,
         wait_timeout: timedelta | None = None,
     ) -> None:
@@ -254,7 +274,9 @@ class TableIndexes(TableVersions):
             assert notes.search("apple").to_list()[0]["text"] == "a red apple"
             ```
         """
-        refuse_argument("create_fts_index", "ordering_field_names", ordering_field_names, RESULT_ORDER)
+        refuse_argument(
+            "create_fts_index", "ordering_field_names", ordering_field_names, RESULT_ORDER
+        )
         refuse_argument(
             "create_fts_index",
             "tokenizer_name",
@@ -341,7 +363,9 @@ class TableIndexes(TableVersions):
         """
         upkeep.drop_index(self._ref, name)
 
-    def wait_for_index(self, index_names: str | Sequence[str], timeout: timedelta = timedelta(seconds=300)) -> None:
+    def wait_for_index(
+        self, index_names: str | Sequence[str], timeout: timedelta = timedelta(seconds=300)
+    ) -> None:
         """Waits until indexes exist and serve all rows of the latest version.
 
         `create_*_index` and :meth:`optimize_indices` of this process return only then. Wait for
@@ -398,10 +422,16 @@ class TableIndexes(TableVersions):
             ```
         """
         number = num_indices_to_merge
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+        if number is not None and (
+            isinstance(number, bool) or not isinstance(number, int) or number < 0
+        ):
             raise OptionError("num_indices_to_merge", number, "a whole number, 0 or more")
         ref = self._ref
-        names = [index.name for index in self.list_indices()] if index_names is None else _to_list(index_names)
+        names = (
+            [index.name for index in self.list_indices()]
+            if index_names is None
+            else _to_list(index_names)
+        )
         upkeep.optimize_indices(self._spark, ref, names, merge=number, retrain=retrain)
 
 

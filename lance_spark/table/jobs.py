@@ -62,7 +62,10 @@ class TableJobs(TableVersions):
         return JobHistory(self._latest).job(job_id)
 
     def get_errors(
-        self, job_id: str | None = None, column_name: str | None = None, error_type: str | None = None
+        self,
+        job_id: str | None = None,
+        column_name: str | None = None,
+        error_type: str | None = None,
     ) -> list[ErrorRecord]:
         """Returns error records, oldest first.
 
@@ -126,5 +129,9 @@ class TableJobs(TableVersions):
         errors = self.get_errors(job_id, column_name)
         if not errors:
             self.get_job(job_id)
-        addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
+        addresses = [
+            (error.table_version, error.row_address)
+            for error in errors
+            if error.row_address is not None
+        ]
         return latest_addresses(self._latest, addresses)

@@ -128,7 +128,11 @@ class TableLoads(TableRows):
         return self._start_load(parameters)
 
     def merge(
-        self, other_table: TableLoads | Data, left_on: str, right_on: str | None = None, schema: pa.Schema | None = None
+        self,
+        other_table: TableLoads | Data,
+        left_on: str,
+        right_on: str | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         """Adds the columns of other rows, matched by key: LanceDB's form of :meth:`load_columns`.
 
@@ -186,9 +190,13 @@ class TableLoads(TableRows):
         request = LoadRequest.of(parameters)
         source_options = parameters.source_storage_options
         options = self._ref.storage if source_options is None else dict(source_options)
-        source = open_source(parameters.source, request.source_format, options, job_id=request.job.job_id)
+        source = open_source(
+            parameters.source, request.source_format, options, job_id=request.job.job_id
+        )
         slots = (None if spark is None else known_slots(spark)) or os.cpu_count() or 1
-        return Load(ref=self._ref, table_name=self.name, source=source, request=request, slots=slots)
+        return Load(
+            ref=self._ref, table_name=self.name, source=source, request=request, slots=slots
+        )
 
     def _start_load(self, parameters: LoadParameters) -> Job[BackfillJobResult]:
         spark = self._spark()
@@ -220,11 +228,17 @@ def _rename_key(
     reader = None if frame is not None else to_reader(data, schema)
     columns = frame.columns if reader is None else reader.schema.names
     if key not in columns or (name != key and name in columns):
-        raise OptionError("right_on", key, f"one of the columns {', '.join(columns)}, and no column {name!r} beside it")
+        raise OptionError(
+            "right_on",
+            key,
+            f"one of the columns {', '.join(columns)}, and no column {name!r} beside it",
+        )
     names = [column for column in columns if column != key]
     if reader is None:
         return frame.withColumnRenamed(key, name), names
     renamed = [name if column == key else column for column in columns]
-    target = pa.schema([field.with_name(new) for field, new in zip(reader.schema, renamed, strict=True)])
+    target = pa.schema(
+        [field.with_name(new) for field, new in zip(reader.schema, renamed, strict=True)]
+    )
     batches = (batch.rename_columns(renamed) for batch in reader)
     return pa.RecordBatchReader.from_batches(target, batches), names

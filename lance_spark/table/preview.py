@@ -64,7 +64,9 @@ class Preview:
         schema = dataset.schema
         fields = [schema.field(column) for column in columns]
         plain = [field.name for field in fields if not is_blob(field)]
-        table = dataset.scanner(columns=requested_columns(plain), limit=n, with_row_address=True).to_table()
+        table = dataset.scanner(
+            columns=requested_columns(plain), limit=n, with_row_address=True
+        ).to_table()
         addresses: list[int] = table["_rowaddr"].to_numpy().tolist()
         values = {
             field.name: _read_blobs(dataset, field.name, addresses)
@@ -78,13 +80,19 @@ class Preview:
     def __repr__(self) -> str:
         cells = [list(self.columns), *([_shorten(value) for value in row] for row in self.rows)]
         widths = [max(len(row[at]) for row in cells) for at in range(len(self.columns))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
-        return "\n".join([f"{self.name}, version {self.version}", *(line.rstrip() for line in lines)])
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in cells
+        ]
+        return "\n".join(
+            [f"{self.name}, version {self.version}", *(line.rstrip() for line in lines)]
+        )
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{_render_cell(value)}</td>" for value in row) + "</tr>" for row in self.rows
+            "<tr>" + "".join(f"<td>{_render_cell(value)}</td>" for value in row) + "</tr>"
+            for row in self.rows
         )
         title = f"{html.escape(self.name)}, version {self.version}"
         return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
@@ -100,7 +108,9 @@ class _Large:
         return f"<{self.size:,} bytes>"
 
 
-def _read_blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
+def _read_blobs(
+    dataset: lance.LanceDataset, column: str, addresses: list[int]
+) -> list[bytes | _Large | None]:
     """Returns the bytes of small blobs, and the sizes of large blobs."""
     values: list[bytes | _Large | None] = []
     for file in dataset.take_blobs(column, addresses=addresses) if addresses else ():
@@ -116,7 +126,11 @@ def _read_blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) 
 def _render_cell(value: object) -> str:
     if isinstance(value, bytes):
         return _render_image(value) or html.escape(_shorten(value))
-    if isinstance(value, list) and len(value) >= _SHORTEST_VECTOR and all(isinstance(x, (int, float)) for x in value):
+    if (
+        isinstance(value, list)
+        and len(value) >= _SHORTEST_VECTOR
+        and all(isinstance(x, (int, float)) for x in value)
+    ):
         return _render_curve(value)
     return html.escape(_shorten(value))
 
@@ -163,7 +177,9 @@ def _render_curve(values: list[float]) -> str:
     low, high = min(value for _, value in points), max(value for _, value in points)
     scale = (height - 2) / (high - low) if high > low else 0.0
     across = (width - 2) / max(1, len(values[::step]) - 1)
-    path = " ".join(f"{1 + at * across:.1f},{height - 1 - (value - low) * scale:.1f}" for at, value in points)
+    path = " ".join(
+        f"{1 + at * across:.1f},{height - 1 - (value - low) * scale:.1f}" for at, value in points
+    )
     title = html.escape(f"{len(values)} elements, {low:.3g} to {high:.3g}")
     return (
         f'<svg width="{width}" height="{height}"><title>{title}</title>'

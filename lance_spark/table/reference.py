@@ -153,9 +153,13 @@ class TableReference:
         path = _SYSTEM_TABLES[table_name]
         name = path.rpartition("/")[2].removesuffix(".lance")
         self._refuse_namespace(f"as_system_table({table_name!r})")
-        return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)
+        return replace(
+            self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None
+        )
 
-    def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
+    def open_checkpoint_store(
+        self, storage_options: Mapping[str, str] | None = None
+    ) -> CheckpointStore:
         """Returns the store of the checkpoints. Touches no storage.
 
         Example:

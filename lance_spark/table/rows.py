@@ -131,10 +131,17 @@ class TableRows(TableVersions):
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise OptionError("n", n, "a number of rows, 0 or more")
-        return self.to_lance().scanner(limit=n, blob_handling=lance_blob_handling(blob_handling)).to_table()
+        return (
+            self.to_lance()
+            .scanner(limit=n, blob_handling=lance_blob_handling(blob_handling))
+            .to_table()
+        )
 
     def to_spark(
-        self, columns: Sequence[str] | None = None, filter: str | None = None, version: int | str | None = None
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        version: int | str | None = None,
     ) -> DataFrame:
         """Returns the table as a Spark DataFrame, pinned to one version.
 
@@ -159,7 +166,9 @@ class TableRows(TableVersions):
             options["columns"] = json.dumps(list(columns))
         if filter is not None:
             options["filter"] = filter
-        if version is None and (self._shown.version is not None or not is_classic(self._query_spark())):
+        if version is None and (
+            self._shown.version is not None or not is_classic(self._query_spark())
+        ):
             version = self.version  # over Connect a DataFrame is made where it is first used
         if version is not None:
             options["version"] = str(version)
@@ -227,9 +236,13 @@ class TableRows(TableVersions):
             assert sum(batch.num_rows for batch in books.to_batches(["id"], batch_size=4)) == 10
             ```
         """
-        if batch_size is not None and (isinstance(batch_size, bool) or not is_whole_number(batch_size)):
+        if batch_size is not None and (
+            isinstance(batch_size, bool) or not is_whole_number(batch_size)
+        ):
             raise OptionError("batch_size", batch_size, "a number of rows, 1 or more")
-        return self._read(self.to_lance(), columns, filter, batch_size=batch_size, blob_handling=blob_handling)
+        return self._read(
+            self.to_lance(), columns, filter, batch_size=batch_size, blob_handling=blob_handling
+        )
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self.to_batches().__arrow_c_stream__(requested_schema)  # type: ignore[no-untyped-call]
@@ -245,7 +258,10 @@ class TableRows(TableVersions):
         blob_handling: BlobHandling = "descriptor",
         with_row_id: bool = False,
     ) -> pa.RecordBatchReader:
-        names, blobs = None if columns is None else list(columns), lance_blob_handling(blob_handling)
+        names, blobs = (
+            None if columns is None else list(columns),
+            lance_blob_handling(blob_handling),
+        )
         requested = None if names is None else requested_columns(names)
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
@@ -269,9 +285,13 @@ class TableRows(TableVersions):
         table = dataset.schema.names
         for name in names:
             if {*table, *RESERVED}.isdisjoint((name, name.partition(".")[0])):
-                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {', '.join(table)}") from None
+                raise ColumnNotFoundError(
+                    name, self.uri, hint=f"its columns are {', '.join(table)}"
+                ) from None
 
-    def to_polars(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pl.LazyFrame:
+    def to_polars(
+        self, columns: Sequence[str] | None = None, filter: str | None = None
+    ) -> pl.LazyFrame:
         """Returns the table as a lazy frame of Polars, pinned to one version.
 
         A query of the frame reads only its columns, batch by batch, in this process. Polars
@@ -299,7 +319,9 @@ class TableRows(TableVersions):
         ref = self._shown if self._shown.version is not None else self._shown.pin(None)
         schema = self._read(ref.open(), columns, filter, limit=0).schema
 
-        def read(names: Sequence[str] | None, limit: int | None, batch_size: int | None) -> pa.RecordBatchReader:
+        def read(
+            names: Sequence[str] | None, limit: int | None, batch_size: int | None
+        ) -> pa.RecordBatchReader:
             chosen = schema.names if names is None else names
             return self._read(ref.open(), chosen, filter, batch_size=batch_size, limit=limit)
 
@@ -341,7 +363,9 @@ class TableRows(TableVersions):
         """
         mode, dataset = check_blob_mode(blob_mode, blob_handling), self.to_lance()
         if mode == "bytes":
-            return to_pandas(self._read(dataset, columns, filter, blob_handling="bytes").read_all(), arguments)
+            return to_pandas(
+                self._read(dataset, columns, filter, blob_handling="bytes").read_all(), arguments
+            )
         names = None if columns is None else [(name, name) for name in columns]
         blobs = BlobColumns.of(dataset, names, mode)
         is_added = blobs is not None and ROW_ID not in (columns or ())
@@ -458,5 +482,7 @@ class TableRows(TableVersions):
         names = dataset.schema.names
         for name in columns or ():
             if name not in names:
-                raise ColumnNotFoundError(name, self.uri, hint=f"its columns are {', '.join(names)}")
+                raise ColumnNotFoundError(
+                    name, self.uri, hint=f"its columns are {', '.join(names)}"
+                )
         return Preview.of(self.name, dataset, n, list(columns or names))

@@ -30,7 +30,10 @@ class TableSearching(TableVersions):
 
     @overload
     def search(
-        self, query: DataFrame, vector_column_name: str | None = None, query_type: Literal["vector", "auto"] = "auto"
+        self,
+        query: DataFrame,
+        vector_column_name: str | None = None,
+        query_type: Literal["vector", "auto"] = "auto",
     ) -> BatchSearch: ...
 
     @overload
@@ -84,14 +87,22 @@ class TableSearching(TableVersions):
         rows = Query(source=self._shown, spark=self._query_spark)
         if is_spark(query):
             if query_type not in ("auto", "vector") or fts_columns is not None:
-                raise OptionError("query_type", query_type, "vector, where the queries are a DataFrame")
+                raise OptionError(
+                    "query_type", query_type, "vector, where the queries are a DataFrame"
+                )
             return batch_search_of(cast("DataFrame", query), rows, vector_column_name)
         if query is None and query_type == "auto":
             if vector_column_name is not None or fts_columns is not None:
-                raise OptionError("query", None, "a vector or words, where a column to search is named")
+                raise OptionError(
+                    "query", None, "a vector or words, where a column to search is named"
+                )
             return rows
         return search_of(
-            query, rows, vector_column_name=vector_column_name, query_type=query_type, fts_columns=fts_columns
+            query,
+            rows,
+            vector_column_name=vector_column_name,
+            query_type=query_type,
+            fts_columns=fts_columns,
         )
 
     def take_offsets(self, offsets: Sequence[int], *, with_row_id: bool = False) -> TakeQuery:
@@ -143,7 +154,9 @@ class TableSearching(TableVersions):
         """
         return self._take("row_ids", row_ids, with_row_id)
 
-    def _take(self, kind: Literal["offsets", "row_ids"], numbers: Sequence[int], with_row_id: bool) -> TakeQuery:
+    def _take(
+        self, kind: Literal["offsets", "row_ids"], numbers: Sequence[int], with_row_id: bool
+    ) -> TakeQuery:
         return TakeQuery(
             source=self._shown,
             spark=self._query_spark,
@@ -156,7 +169,9 @@ class TableSearching(TableVersions):
         """Returns the rows at some offsets, for a loader of PyTorch."""
         return self.take_offsets(offsets).to_arrow()
 
-    def tokenize(self, query: str, *, column: str | None = None, index_name: str | None = None) -> list[FtsToken]:
+    def tokenize(
+        self, query: str, *, column: str | None = None, index_name: str | None = None
+    ) -> list[FtsToken]:
         """Splits a text into words, as a full-text index does.
 
         Lance does not describe `custom_stop_words` of an index, and such words stay in the result.

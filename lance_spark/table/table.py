@@ -71,7 +71,14 @@ Transforms = (
 
 @ARGUMENTS.methods
 class Table(
-    TableSearching, TableBlobs, TableChanges, TableColumnMetadata, TableLoads, TableUpkeep, TableViews, TableJobs
+    TableSearching,
+    TableBlobs,
+    TableChanges,
+    TableColumnMetadata,
+    TableLoads,
+    TableUpkeep,
+    TableViews,
+    TableJobs,
 ):
     """A Lance table, at its latest version or at a checked out version.
 
@@ -138,7 +145,9 @@ class Table(
 
     # Columns
 
-    def add_columns(self, transforms: Transforms, *, auto_backfill: bool | None = None) -> ChangeResult:
+    def add_columns(
+        self, transforms: Transforms, *, auto_backfill: bool | None = None
+    ) -> ChangeResult:
         """Adds computed columns for :meth:`backfill`, and SQL columns, which are computed at once.
 
         Everything is checked before anything changes. One commit adds the columns of UDFs, without
@@ -236,7 +245,9 @@ class Table(
             ```
         """
         manifest = self._default_manifest()
-        version = alter_columns(self._ref, alterations, manifest=manifest, time_zone=self._time_zone, spark=self._spark)
+        version = alter_columns(
+            self._ref, alterations, manifest=manifest, time_zone=self._time_zone, spark=self._spark
+        )
         return ChangeResult(version=version)
 
     def drop_columns(self, columns: str | Sequence[str]) -> ChangeResult:
@@ -422,7 +433,9 @@ class Table(
     ) -> Future[BackfillJobResult]: ...
 
     @takes(StartedBackfill)  # type: ignore[misc]  # it accepts the parameters of both
-    def backfill_async(self, request: StartedBackfill) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
+    def backfill_async(
+        self, request: StartedBackfill
+    ) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once.
 
         Wrong arguments raise before the job starts. The parameters are those of :meth:`backfill`.
@@ -529,7 +542,9 @@ class Table(
         outside: PreparedBackfill | None = None
         if num_frags is not None or skip_frags:
             version = prepared.spec.snapshot.version
-            whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
+            whole = replace(
+                request, read_version=version, num_frags=None, skip_frags=0, task_size=None
+            )
             outside = self._prepare(whole)
         plan = view_of(prepared, outside, self.name, exact=exact)
         return plan if sampled is None else plan.with_sample(*sampled)
@@ -614,7 +629,9 @@ class Table(
         return self._run(spark, prepared)
 
     def _run(self, spark: SparkSession, prepared: PreparedBackfill) -> Job[BackfillJobResult]:
-        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
+        progress = Progress(
+            title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress
+        )
         environments = JobEnvironments(prepared.spec.snapshot, spark)
         job = BackfillJob(spark, prepared, self.name, progress, environments)
         job_type = prepared.definition.job_type

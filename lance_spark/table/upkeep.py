@@ -9,7 +9,12 @@ from lance_spark.jobs.progress import Progress
 from lance_spark.table.indexes import TableIndexes
 from lance_spark.upkeep.cleanup import CleanupTask, checked_age, run_cleanup
 from lance_spark.upkeep.compaction import CompactionJob, CompactionRequest
-from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
+from lance_spark.upkeep.results import (
+    CleanupResult,
+    CompactionResult,
+    MaintenanceResult,
+    TableStatistics,
+)
 
 
 class TableUpkeep(TableIndexes):
@@ -85,7 +90,9 @@ class TableUpkeep(TableIndexes):
         )
         progress = Progress(title=f"{self.name}: compaction", enabled=self._progress)
         ref = self._ref
-        return CompactionJob(self._spark(), ref, request, job_id=uuid.uuid4().hex, progress=progress).run()
+        return CompactionJob(
+            self._spark(), ref, request, job_id=uuid.uuid4().hex, progress=progress
+        ).run()
 
     def cleanup_old_versions(
         self,
@@ -183,7 +190,11 @@ class TableUpkeep(TableIndexes):
         """
         age = checked_age(cleanup_older_than, option="cleanup_older_than")
         ref = self._ref  # refused while a version is checked out
-        due = tuple(name for name, rows in TableStatistics.of(ref.open_latest()).unindexed_rows.items() if rows)
+        due = tuple(
+            name
+            for name, rows in TableStatistics.of(ref.open_latest()).unindexed_rows.items()
+            if rows
+        )
         if due:
             self.optimize_indices(due)
         compaction = self.compact_files()

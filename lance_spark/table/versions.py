@@ -80,7 +80,9 @@ class TableVersions(ABC):
             uri=self.uri,
             name=self.name,
             branch=self._latest.branch,
-            version=f"{ref.branch or MAIN_BRANCH}:{ref.version}" if is_other_branch else ref.version,
+            version=f"{ref.branch or MAIN_BRANCH}:{ref.version}"
+            if is_other_branch
+            else ref.version,
             storage_options=self._latest.storage,
             checkpoint=self._checkpoint,
             namespace_client_impl=None if table is None else table.client.implementation,
@@ -249,7 +251,9 @@ class TableVersions(ABC):
             ```
         """
         if version is None and self._shown.version is None:
-            raise OptionError("version", None, "a version or a tag, or none where one is checked out")
+            raise OptionError(
+                "version", None, "a version or a tag, or none where one is checked out"
+            )
         old = self._shown if version is None else self._latest.pin(_check_version(version))
         if old.uri != self._latest.uri:
             raise UnsupportedOperationError(
@@ -258,7 +262,9 @@ class TableVersions(ABC):
                 "new branch at the version with branches.create."
             )
         note = CommitNote.of(commit_message, properties)
-        all_properties = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
+        all_properties = dict(note.properties) | (
+            {} if note.message is None else {MESSAGE_KEY: note.message}
+        )
 
         def make_latest(_: lance.LanceDataset) -> LanceOperation.BaseOperation:
             from lance import LanceOperation
@@ -288,7 +294,11 @@ class TableVersions(ABC):
         return transaction
 
     def diff(
-        self, first: int | str, second: int | str | None = None, *, columns: str | Sequence[str] | None = None
+        self,
+        first: int | str,
+        second: int | str | None = None,
+        *,
+        columns: str | Sequence[str] | None = None,
     ) -> TableDiff:
         """Compares the rows of two versions by their values. Starts no Spark job.
 
@@ -323,9 +333,13 @@ class TableVersions(ABC):
             ```
         """
         before = self._latest.pin(_check_version(first), option="first")
-        after = self._latest.pin(None if second is None else _check_version(second), option="second")
+        after = self._latest.pin(
+            None if second is None else _check_version(second), option="second"
+        )
         check_comparable(before, after)
-        return diff_versions(self._query_spark(), before, after, None if columns is None else columns_of(columns))
+        return diff_versions(
+            self._query_spark(), before, after, None if columns is None else columns_of(columns)
+        )
 
     def changes(
         self,

@@ -59,10 +59,14 @@ class TableReports(TableVersions):
             assert (report.jobs, report.running) == (1, 0)
             ```
         """
-        return make_report(self.uri, [self._reported()], total=None, spark=SparkSession.getActiveSession())
+        return make_report(
+            self.uri, [self._reported()], total=None, spark=SparkSession.getActiveSession()
+        )
 
     def _reported(self) -> ReportedTable:
-        return ReportedTable(name=self.name, uri=self.uri, ref=self._latest, checkpoints=self._checkpoint)
+        return ReportedTable(
+            name=self.name, uri=self.uri, ref=self._latest, checkpoints=self._checkpoint
+        )
 
 
 class TableViews(TableReports):
@@ -166,7 +170,9 @@ class TableViews(TableReports):
             existing_view(head)
             if is_auto_refreshed(head) == auto_refresh:
                 return None
-            return set_schema_metadata({AUTO_REFRESH_KEY.decode(): "true" if auto_refresh else None})
+            return set_schema_metadata(
+                {AUTO_REFRESH_KEY.decode(): "true" if auto_refresh else None}
+            )
 
         return ChangeResult(version=change_schema(self._ref, alter).version)
 
@@ -193,7 +199,9 @@ class TableViews(TableReports):
             assert view.plan_refresh().rows_added == 4
             ```
         """
-        return plan_refresh(self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint)
+        return plan_refresh(
+            self._ref, src_version, table_name=self.name, checkpoints=self._checkpoint
+        )
 
     def _start_refresh(
         self, request: RefreshRequest, job_id: str | None = None, budget: Spending = UNLIMITED

@@ -6,7 +6,12 @@ column and row. Values never change silently. Data stays in Arrow buffers. Colum
 layout on both sides pass their buffers on unchanged.
 """
 
-from lance_spark.types.converters import LengthEnforcer, ReadConverter, WriteConverter, check_writable
+from lance_spark.types.converters import (
+    LengthEnforcer,
+    ReadConverter,
+    WriteConverter,
+    check_writable,
+)
 from lance_spark.types.fields import LANCE_FIELD, scan_schema
 from lance_spark.types.schemas import parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.storable import check_storable

@@ -33,7 +33,10 @@ class _ConversionPlan:
     as_is: bool
 
     def run(self, columns: list[Array], rows: int) -> list[Array]:
-        return [column.run(None if column.source is None else columns[column.source], rows) for column in self.columns]
+        return [
+            column.run(None if column.source is None else columns[column.source], rows)
+            for column in self.columns
+        ]
 
 
 def _plan(source: pa.Schema, target: pa.Schema, planner: ConversionPlanner) -> _ConversionPlan:
@@ -166,7 +169,11 @@ class WriteConverter:
         first_row = self._rows if first_row is None else first_row
         batch = _run(self._plan, batch, first_row, _WRITE_HINT, self._rows_of)
         self._rows += batch.num_rows
-        return batch if batch.schema.equals(self.schema, check_metadata=True) else relabel_batch(batch, self.schema)
+        return (
+            batch
+            if batch.schema.equals(self.schema, check_metadata=True)
+            else relabel_batch(batch, self.schema)
+        )
 
     def _planned(self, source: pa.Schema) -> _ConversionPlan:
         planner = ConversionPlanner(writing=True)
@@ -193,7 +200,9 @@ class LengthEnforcer:
             schema: The columns of the table. Columns without a length cost nothing.
         """
         declared = [field for field in schema if raw_type(field) is not None]
-        self._converter = WriteConverter(pa.schema(declared), pa.schema(declared)) if declared else None
+        self._converter = (
+            WriteConverter(pa.schema(declared), pa.schema(declared)) if declared else None
+        )
 
     def enforce(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the batch with padded values of `CHAR(n)` columns.
@@ -205,7 +214,10 @@ class LengthEnforcer:
             return batch
         names = self._converter.schema.names
         checked = self._converter.convert(batch.select(names), first_row=0)
-        columns = [checked.column(name) if name in names else batch.column(name) for name in batch.schema.names]
+        columns = [
+            checked.column(name) if name in names else batch.column(name)
+            for name in batch.schema.names
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
@@ -214,7 +226,11 @@ def _join_problems(planner: ConversionPlanner) -> str:
 
 
 def check_writable(
-    schema: StructType, target: pa.Schema, *, uri: str | None = None, takes_new_columns: bool = False
+    schema: StructType,
+    target: pa.Schema,
+    *,
+    uri: str | None = None,
+    takes_new_columns: bool = False,
 ) -> None:
     """Checks before a write that a table can hold a DataFrame.
 
@@ -235,7 +251,9 @@ def check_writable(
         UnsupportedTypeError: Lance cannot store a column.
     """
     if not schema.fields:
-        raise SchemaMismatchError("The DataFrame has no columns. Nothing was written. Select the columns of the table.")
+        raise SchemaMismatchError(
+            "The DataFrame has no columns. Nothing was written. Select the columns of the table."
+        )
     planner = ConversionPlanner(writing=True)
     source = _written_schema(schema)
     _plan(source, target, planner)
@@ -245,7 +263,8 @@ def check_writable(
     addition = ", or add new columns with option('mergeSchema', True)" if has_new_columns else ""
     raise SchemaMismatchError(
         f"The DataFrame does not fit the table{'' if uri is None else f' {uri}'}: {_join_problems(planner)}. Nothing "
-        f"was written. Select, cast or rename the columns{addition}:\n" + side_by_side(schema, target, planner.problems)
+        f"was written. Select, cast or rename the columns{addition}:\n"
+        + side_by_side(schema, target, planner.problems)
     )
 
 
@@ -254,18 +273,26 @@ def _written_schema(schema: StructType) -> pa.Schema:
 
     Time zones and names of nested fields may differ from the data, without consequences.
     """
-    return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
+    return pa.schema(
+        [pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields]
+    )
 
 
 def _run(
-    plan: _ConversionPlan, batch: pa.RecordBatch, rows_before: int, hint: str, rows_of: str = "its task"
+    plan: _ConversionPlan,
+    batch: pa.RecordBatch,
+    rows_before: int,
+    hint: str,
+    rows_of: str = "its task",
 ) -> pa.RecordBatch:
     columns = batch.columns
     try:
         arrays = plan.run(columns, batch.num_rows)
     except BadValue as error:
         row = rows_before + error.index
-        raise ValueConversionError(error.path or "*", row, error.reason, hint=hint, rows=rows_of) from error
+        raise ValueConversionError(
+            error.path or "*", row, error.reason, hint=hint, rows=rows_of
+        ) from error
     if not arrays:
         return batch.select([])
     aligned_arrays = [aligned(array) for array in arrays]
@@ -273,4 +300,6 @@ def _run(
         new is old for new, old in zip(aligned_arrays, columns, strict=True)
     ):
         return batch
-    return pa.RecordBatch.from_arrays(aligned_arrays, names=[str(i) for i in range(len(aligned_arrays))])
+    return pa.RecordBatch.from_arrays(
+        aligned_arrays, names=[str(i) for i in range(len(aligned_arrays))]
+    )

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from lance_spark.errors import ColumnNameError, UnsupportedTypeError
 
-RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
+RESERVED = frozenset(
+    {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
+)
 """Names of columns that Lance itself adds to a scan."""
 
 UNSTORABLE = "has a NUL or half of a surrogate pair, which Arrow cannot store"
@@ -92,7 +94,9 @@ def refuse_unreadable(names: Iterable[str], table: pa.Schema) -> None:
     """
     for name in names:
         if not name or "`" in name:
-            readable = ", ".join(candidate for candidate in table.names if candidate and "`" not in candidate)
+            readable = ", ".join(
+                candidate for candidate in table.names if candidate and "`" not in candidate
+            )
             raise UnsupportedTypeError(
                 name,
                 str(table.field(name).type),
@@ -209,17 +213,23 @@ def children_of(field: pa.Field[Any]) -> list[pa.Field[Any]]:
 
 def is_list(kind: Kind) -> bool:
     """Tells whether a type is any of Lance's list types."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def is_text(kind: Kind) -> bool:
     """Tells whether a type is any of Arrow's text types."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
 def is_binary(kind: Kind) -> bool:
     """Tells whether a type is any of Arrow's types for bytes of any length."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def with_children(kind: Kind, children: list[pa.Field[Any]]) -> Kind:
@@ -252,13 +262,17 @@ def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
     return _with_converted_children(field, without_private_metadata)
 
 
-def _with_converted_children(field: pa.Field[Any], convert: Callable[[pa.Field[Any]], pa.Field[Any]]) -> pa.Field[Any]:
+def _with_converted_children(
+    field: pa.Field[Any], convert: Callable[[pa.Field[Any]], pa.Field[Any]]
+) -> pa.Field[Any]:
     """Returns a field with converted children. Extension types stay unchanged."""
     if isinstance(field.type, pa.BaseExtensionType):
         return field
     children = children_of(field)
     converted = list(map(convert, children))
-    if all(old.equals(new, check_metadata=True) for old, new in zip(children, converted, strict=True)):
+    if all(
+        old.equals(new, check_metadata=True) for old, new in zip(children, converted, strict=True)
+    ):
         return field
     return field.with_type(with_children(field.type, converted))
 
@@ -298,5 +312,7 @@ def decode_field(text: object) -> pa.Field[Any] | None:
             pa.ipc.read_schema(pa.py_buffer(base64.b64decode(str(text), validate=True))).field(0)
         )
     except (ValueError, OSError, pa.ArrowException, IndexError):
-        log.warning("column metadata %s is not an Arrow field and is ignored: %.40r", LANCE_FIELD, text)
+        log.warning(
+            "column metadata %s is not an Arrow field and is ignored: %.40r", LANCE_FIELD, text
+        )
         return None

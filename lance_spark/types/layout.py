@@ -53,7 +53,10 @@ def same_layout(first: Kind, second: Kind) -> bool:
         return False
     if pa.types.is_timestamp(first):
         return first.unit == second.unit and (first.tz is None) == (second.tz is None)
-    first_children, second_children = children_of(pa.field("", first)), children_of(pa.field("", second))
+    first_children, second_children = (
+        children_of(pa.field("", first)),
+        children_of(pa.field("", second)),
+    )
     if not first_children and not second_children:
         return bool(first.equals(second))
     if pa.types.is_fixed_size_list(first) and first.list_size != second.list_size:
@@ -85,7 +88,9 @@ def nulls(length: int, kind: Kind) -> Array:
     return pa.nulls(length, kind)
 
 
-def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children: list[Array] | None = None) -> Array:
+def assemble(
+    kind: Kind, length: int, buffers: list[pa.Buffer | None], children: list[Array] | None = None
+) -> Array:
     """Builds an array from buffers. Arrow counts the NULLs on demand."""
     return pa.Array.from_buffers(kind, length, buffers, children=children)
 
@@ -93,7 +98,11 @@ def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children:
 def offsets_of(array: Array) -> np.ndarray[Any, Any]:
     """Returns the offsets of lists, strings or binaries: int32 or int64, one more than values."""
     kind = array.type
-    large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    large = (
+        pa.types.is_large_list(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    )
     if len(array) == 0:
         return np.zeros(1, np.int64 if large else np.int32)
     every = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
@@ -110,7 +119,11 @@ def filler(kind: Kind, length: int) -> Array:
         return assemble(kind, length, [None], [filler(kind.value_type, length * kind.list_size)])
     if pa.types.is_struct(kind):
         return assemble(kind, length, [None], [filler(child.type, length) for child in kind])
-    if not pa.types.is_primitive(kind) and not pa.types.is_decimal(kind) and not pa.types.is_fixed_size_binary(kind):
+    if (
+        not pa.types.is_primitive(kind)
+        and not pa.types.is_decimal(kind)
+        and not pa.types.is_fixed_size_binary(kind)
+    ):
         return nulls(length, kind)
     return assemble(kind, length, [None, pa.py_buffer(bytes((length * kind.bit_width + 7) // 8))])
 
@@ -137,7 +150,11 @@ class _Demand(NamedTuple):
             return True
         if buffer.address % self.alignment:
             return False
-        return buffer.size > self.offset_bytes or self.offset_bytes == 0 or _is_zero(buffer, self.offset_bytes)
+        return (
+            buffer.size > self.offset_bytes
+            or self.offset_bytes == 0
+            or _is_zero(buffer, self.offset_bytes)
+        )
 
     def meet(self, buffer: pa.Buffer | None) -> pa.Buffer | None:
         """Returns the buffer, or a copy that Lance accepts."""
@@ -190,7 +207,9 @@ def _own_demands(kind: Kind) -> tuple[_Demand, ...]:
 def _demands(kind: Kind) -> tuple[_Demand, ...]:
     """Returns Lance's requirements for all buffers of an array of a plain type."""
     children = children_of(pa.field("", kind))
-    return _own_demands(kind) + tuple(demand for child in children for demand in _demands(child.type))
+    return _own_demands(kind) + tuple(
+        demand for child in children for demand in _demands(child.type)
+    )
 
 
 def aligned(array: Array) -> Array:
@@ -221,7 +240,10 @@ def _realign(array: Array) -> Array:
         children = [aligned(array.field(i)) for i in range(kind.num_fields)]
     elif is_list(kind):
         children = [aligned(array.values)]
-    buffers = [demand.meet(buffer) for buffer, demand in zip(array.buffers(), _own_demands(kind), strict=False)]
+    buffers = [
+        demand.meet(buffer)
+        for buffer, demand in zip(array.buffers(), _own_demands(kind), strict=False)
+    ]
     return assemble(kind, len(array), buffers, children)
 
 
@@ -237,7 +259,9 @@ def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
     structs in structs and in vectors, and rejects NULL structs with NULL fields from the eighth row
     on (measured; structs in lists of any length are fine). Such columns are copied.
     """
-    late = [i for i, column in enumerate(batch.columns) if column.offset and _must_start_at_0(column)]
+    late = [
+        i for i, column in enumerate(batch.columns) if column.offset and _must_start_at_0(column)
+    ]
     if not late:
         return batch
     columns = list(batch.columns)
@@ -256,12 +280,16 @@ def _must_start_at_0(column: Array) -> bool:
 def _is_struct(kind: Kind) -> bool:
     """Tells whether a type is a struct, or vectors of structs."""
     kind = plain_type(kind)
-    return pa.types.is_struct(kind) or (pa.types.is_fixed_size_list(kind) and _is_struct(kind.value_type))
+    return pa.types.is_struct(kind) or (
+        pa.types.is_fixed_size_list(kind) and _is_struct(kind.value_type)
+    )
 
 
 def _copied(buffer: pa.Buffer, demand: _Demand) -> pa.Buffer:
     # Arrow's own allocations start at multiples of 64, unlike allocations of Python and numpy.
     size = 0 if buffer.size <= demand.offset_bytes else buffer.size
     copy = pa.allocate_buffer(max(size, demand.offset_bytes))
-    memoryview(copy).cast("B")[:] = memoryview(buffer).cast("B") if size else bytes(demand.offset_bytes)
+    memoryview(copy).cast("B")[:] = (
+        memoryview(buffer).cast("B") if size else bytes(demand.offset_bytes)
+    )
     return copy

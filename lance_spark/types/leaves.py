@@ -17,7 +17,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, is_binary, is_text, storage_type
+from lance_spark.types.fields import (
+    BFLOAT16,
+    JSON,
+    Array,
+    Kind,
+    extension_name,
+    is_binary,
+    is_text,
+    storage_type,
+)
 from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
 from lance_spark.types.mapping import CHAR, declared_text
 
@@ -106,7 +115,9 @@ def check_text(have: Kind) -> Step | None:
             try:
                 str(text or b"", "utf-8")
             except UnicodeDecodeError as error:
-                raise BadValue(index, f"text of the bytes {shortened(repr(text))} is not UTF-8") from error
+                raise BadValue(
+                    index, f"text of the bytes {shortened(repr(text))} is not UTF-8"
+                ) from error
         return array.take(pa.array(np.arange(len(array))))
 
     return step
@@ -126,7 +137,9 @@ def _is_utf8(array: Array) -> bool:
     if signed.min() >= 0:
         return True
     try:
-        assemble(pa.large_string(), 1, [None, buffer_of(np.array([0, last - first])), data]).validate(full=True)
+        assemble(
+            pa.large_string(), 1, [None, buffer_of(np.array([0, last - first])), data]
+        ).validate(full=True)
     except pa.ArrowInvalid:
         return False
     starts = offsets[: np.searchsorted(offsets, last)] - first
@@ -144,7 +157,9 @@ def enforce_length(target: pa.Field[Any]) -> Step | None:
         lengths: Any = pc.utf8_length(array)
         index = _first_true(pc.greater(lengths, pa.scalar(limit)))
         if index is not None:
-            raise BadValue(index, f"value {display_value(array[index])} has more characters than {kind} holds")
+            raise BadValue(
+                index, f"value {display_value(array[index])} has more characters than {kind} holds"
+            )
         return pc.utf8_rpad(array, limit) if is_padded else array
 
     return step
@@ -191,7 +206,10 @@ def _plan_bytes(have: Kind, want: Kind) -> Step | None:
     is_fixed = pa.types.is_fixed_size_binary
     if is_fixed(have):
         return _plan_fixed_bytes(have, want)
-    if not ((is_text(have) and is_text(want)) or (is_binary(have) and (is_binary(want) or is_fixed(want)))):
+    if not (
+        (is_text(have) and is_text(want))
+        or (is_binary(have) and (is_binary(want) or is_fixed(want)))
+    ):
         return None
     return _narrow(want) if _NARROWER.get(have) == want else _cast(want)
 
@@ -221,7 +239,9 @@ def _cast(want: Kind) -> Step:
             return array.cast(want)
         except pa.ArrowInvalid as error:
             index = _first_bad(array, want)
-            raise BadValue(index, f"value {display_value(array[index])} does not fit {want}") from error
+            raise BadValue(
+                index, f"value {display_value(array[index])} does not fit {want}"
+            ) from error
 
     return step
 
@@ -296,7 +316,9 @@ _BFLOAT16_FINITE_BELOW = float(2**128 - 2**119)
 def _check_finite(limit: float, name: str) -> Step:
     def step(array: Array) -> Array:
         size = pc.abs(array)
-        index = _first_true(pc.and_(pc.greater_equal(size, pa.scalar(limit, array.type)), pc.is_finite(array)))
+        index = _first_true(
+            pc.and_(pc.greater_equal(size, pa.scalar(limit, array.type)), pc.is_finite(array))
+        )
         if index is not None:
             raise BadValue(index, f"value {display_value(array[index])} is too large for {name}")
         return array
@@ -307,10 +329,17 @@ def _check_finite(limit: float, name: str) -> Step:
 def _plan_bfloat16(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
     single = pa.field("", pa.float32())
     if extension_name(source) == BFLOAT16:
-        return None if extension_name(target) == BFLOAT16 else chain(_from_bfloat16, plan_leaf(single, target))
+        return (
+            None
+            if extension_name(target) == BFLOAT16
+            else chain(_from_bfloat16, plan_leaf(single, target))
+        )
     if not pa.types.is_floating(storage_type(source)):
         raise Inconvertible("cast it to float in Spark first")
-    return chain(chain(plan_leaf(source, single), _check_finite(_BFLOAT16_FINITE_BELOW, "bfloat16")), _to_bfloat16)
+    return chain(
+        chain(plan_leaf(source, single), _check_finite(_BFLOAT16_FINITE_BELOW, "bfloat16")),
+        _to_bfloat16,
+    )
 
 
 def _values(array: Array, dtype: type) -> np.ndarray[Any, Any]:
@@ -331,7 +360,9 @@ def _to_bfloat16(array: Array) -> Array:
     bits = _values(array, np.uint32)
     halved = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
-    rounded = np.where(is_nan, (bits >> 16).astype(np.uint16) | np.uint16(0x40), halved).astype(np.uint16)
+    rounded = np.where(is_nan, (bits >> 16).astype(np.uint16) | np.uint16(0x40), halved).astype(
+        np.uint16
+    )
     return assemble(pa.binary(2), len(array), [validity(array), buffer_of(rounded)])
 
 
@@ -349,7 +380,9 @@ def _narrow(want: Kind) -> Step:
             raise TooLarge
         data = array.buffers()[2]
         data = pa.py_buffer(b"") if data is None else data.slice(first, last - first)
-        return assemble(want, len(array), [validity(array), buffer_of((offsets - first).astype(np.int32)), data])
+        return assemble(
+            want, len(array), [validity(array), buffer_of((offsets - first).astype(np.int32)), data]
+        )
 
     return step
 
@@ -382,7 +415,10 @@ def _encode(want: Kind) -> Step:
         encoded = array.dictionary_encode()
         if len(encoded.dictionary) > most:
             index = _first_true(pc.equal(encoded.indices, most)) or 0
-            raise BadValue(index, f"a batch has more than the {most} different values that {want} can tell apart")
+            raise BadValue(
+                index,
+                f"a batch has more than the {most} different values that {want} can tell apart",
+            )
         indices = encoded.indices.cast(want.index_type)
         return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=want.ordered)
 

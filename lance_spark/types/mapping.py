@@ -31,7 +31,9 @@ MOST_DIGITS = 38
 
 # Older PySpark releases lack these types.
 _TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
-_SPATIAL = tuple(getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name))
+_SPATIAL = tuple(
+    getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name)
+)
 _TAGS = (b"variant", b"geometry", b"geography")
 
 _UNTYPED_KEYS = "a map needs a type for its keys"
@@ -185,8 +187,12 @@ def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
         key, value = kind.key_field, kind.item_field
         if pa.types.is_null(key.type):
             raise UnsupportedTypeError(path, str(kind), reason=_UNTYPED_KEYS, hint=_LEAVE_OUT)
-        return spark.MapType(spark_type(key, f"{path}.key"), spark_type(value, f"{path}.value"), nullable(value))
-    raise UnsupportedTypeError(path, str(kind), reason="no Spark type holds its values", hint=_LEAVE_OUT)
+        return spark.MapType(
+            spark_type(key, f"{path}.key"), spark_type(value, f"{path}.value"), nullable(value)
+        )
+    raise UnsupportedTypeError(
+        path, str(kind), reason="no Spark type holds its values", hint=_LEAVE_OUT
+    )
 
 
 def _struct(field: pa.Field[Any], path: str) -> spark.DataType:
@@ -197,9 +203,17 @@ def _struct(field: pa.Field[Any], path: str) -> spark.DataType:
     if is_descriptor(field):
         # A position in a file always fits a bigint, which is easier to use than decimal(20,0). Each
         # value is checked.
-        kind = [child.with_type(pa.int64()) if pa.types.is_uint64(child.type) else child for child in kind]
+        kind = [
+            child.with_type(pa.int64()) if pa.types.is_uint64(child.type) else child
+            for child in kind
+        ]
     return spark.StructType(
-        [spark.StructField(child.name, spark_type(child, f"{path}.{child.name}"), nullable(child)) for child in kind]
+        [
+            spark.StructField(
+                child.name, spark_type(child, f"{path}.{child.name}"), nullable(child)
+            )
+            for child in kind
+        ]
     )
 
 
@@ -264,7 +278,9 @@ def arrow_type(kind: spark.DataType, path: str) -> Kind:
         return arrow_type(kind.sqlType(), path)
     if isinstance(kind, (spark.VariantType, *_SPATIAL)):
         return to_arrow_type(kind)
-    raise UnsupportedTypeError(path, kind.simpleString(), reason="Lance cannot store it", hint=_remedy(kind, path))
+    raise UnsupportedTypeError(
+        path, kind.simpleString(), reason="Lance cannot store it", hint=_remedy(kind, path)
+    )
 
 
 def arrow_field(name: str, kind: spark.DataType, path: str) -> pa.Field[Any]:
@@ -275,7 +291,9 @@ def arrow_field(name: str, kind: spark.DataType, path: str) -> pa.Field[Any]:
     """
     field = pa.field(name, arrow_type(kind, path))
     text = kind.simpleString()
-    is_declared = CHAR.fullmatch(text) or (_INTERVAL.fullmatch(text) and kind != spark.DayTimeIntervalType())
+    is_declared = CHAR.fullmatch(text) or (
+        _INTERVAL.fullmatch(text) and kind != spark.DayTimeIntervalType()
+    )
     return field.with_metadata({DECLARED_TYPE: text}) if is_declared else field
 
 
@@ -295,7 +313,10 @@ def types_within(kind: spark.DataType) -> Iterator[spark.DataType]:
 
 def has_collation(kind: spark.DataType) -> bool:
     """Tells whether Spark compares text of a type, at any depth, other than by bytes."""
-    return any(isinstance(part, spark.StringType) and part != spark.StringType() for part in types_within(kind))
+    return any(
+        isinstance(part, spark.StringType) and part != spark.StringType()
+        for part in types_within(kind)
+    )
 
 
 def _remedy(kind: spark.DataType, path: str) -> str:
@@ -318,7 +339,9 @@ def bare(kind: spark.DataType) -> spark.DataType:
     if isinstance(kind, spark.MapType):
         return spark.MapType(bare(kind.keyType), bare(kind.valueType), True)
     if isinstance(kind, spark.StructType):
-        return spark.StructType([spark.StructField(f.name, bare(f.dataType), True) for f in kind.fields])
+        return spark.StructType(
+            [spark.StructField(f.name, bare(f.dataType), True) for f in kind.fields]
+        )
     if isinstance(kind, spark.UserDefinedType):
         return bare(kind.sqlType())
     if isinstance(kind, (spark.StringType, spark.CharType, spark.VarcharType)):

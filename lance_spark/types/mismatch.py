@@ -35,7 +35,11 @@ def side_by_side(schema: spark.StructType, target: pa.Schema, problems: Collecti
 
 
 def _rows(
-    have: spark.StructType, want: pa.Schema | pa.StructType, prefix: str, depth: int, problems: Collection[str]
+    have: spark.StructType,
+    want: pa.Schema | pa.StructType,
+    prefix: str,
+    depth: int,
+    problems: Collection[str],
 ) -> list[tuple[str, str, bool]]:
     positions = pair_names(have.names, want.names)
     rows: list[tuple[str, str, bool]] = []

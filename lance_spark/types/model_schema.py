@@ -40,7 +40,10 @@ def schema_of(schema: pa.Schema | ModelClass | None) -> pa.Schema | None:
         return schema_of_model(schema)
     except ValueError as error:
         raise OptionError(
-            "schema", schema, "a class with annotations of Arrow types", problem=f"has no Arrow schema: {error}"
+            "schema",
+            schema,
+            "a class with annotations of Arrow types",
+            problem=f"has no Arrow schema: {error}",
         ) from error
 
 
@@ -84,8 +87,14 @@ class _ModelFields:
         # pydantic keeps the extras of Annotated[T, ...], such as the length of a vector, apart.
         if field.metadata and not isinstance(annotation, pa.DataType):
             annotation = typing.Annotated[(annotation, *field.metadata)]
-        kind = arrow_type(annotation, where=f"field {name!r} of {model.__name__}", remedy="Annotate an Arrow type.")
-        zone = field.json_schema_extra.get("tz") if isinstance(field.json_schema_extra, dict) else None
+        kind = arrow_type(
+            annotation,
+            where=f"field {name!r} of {model.__name__}",
+            remedy="Annotate an Arrow type.",
+        )
+        zone = (
+            field.json_schema_extra.get("tz") if isinstance(field.json_schema_extra, dict) else None
+        )
         if zone is not None and pa.types.is_timestamp(kind):
             kind = pa.timestamp(kind.unit, str(zone))
         return pa.field(name, kind, nullable=_accepts_null(field.annotation))
@@ -96,15 +105,25 @@ class _ModelFields:
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
         if origin is typing.Annotated:
             inner = self._resolve(arguments[0])
-            return inner if isinstance(inner, pa.DataType) else typing.Annotated[(inner, *arguments[1:])]
+            return (
+                inner
+                if isinstance(inner, pa.DataType)
+                else typing.Annotated[(inner, *arguments[1:])]
+            )
         if origin in _COLLECTIONS and arguments:
             return _COLLECTIONS[origin][tuple(map(self._resolve, arguments))]
-        return self._resolve_class(annotation) if isinstance(annotation, type) and origin is None else annotation
+        return (
+            self._resolve_class(annotation)
+            if isinstance(annotation, type) and origin is None
+            else annotation
+        )
 
     def _resolve_class(self, cls: typing.Any) -> object:  # noqa: ANN401
         if is_model(cls):
             return pa.struct(self.of(cls))
-        if hasattr(cls, "value_arrow_type") and hasattr(cls, "dim"):  # Vector(n) of LanceDB or pylance
+        if hasattr(cls, "value_arrow_type") and hasattr(
+            cls, "dim"
+        ):  # Vector(n) of LanceDB or pylance
             vector = pa.list_(cls.value_arrow_type(), cls.dim())
             return pa.list_(vector) if getattr(cls, "is_multi_vector", bool)() else vector
         kinds = {type(member.value) for member in cls} if issubclass(cls, enum.Enum) else set()

@@ -90,7 +90,9 @@ def _convert(table: pa.Table, library: str, convert: Callable[[pa.Table], _T]) -
         for name in table.schema.names:
             _refuse_misfit(table.select([name]), library, convert)
         names = ", ".join(table.schema.names)
-        raise ValueConversionError(names, None, f"{library} cannot hold the rows: {error}", hint=_HINT) from error
+        raise ValueConversionError(
+            names, None, f"{library} cannot hold the rows: {error}", hint=_HINT
+        ) from error
 
 
 def _refuse_misfit(column: pa.Table, library: str, convert: Callable[[pa.Table], object]) -> None:
@@ -108,4 +110,6 @@ def _refuse_misfit(column: pa.Table, library: str, convert: Callable[[pa.Table],
     except (ValueError, pa.ArrowException) as error:
         reason = f"{library} cannot hold a value of {column.schema.field(0).type}: {shortened(str(error))}"
         row = first_failing(column.num_rows, attempt)
-        raise ValueConversionError(column.schema.names[0], row, reason, hint=_HINT, rows="the result") from error
+        raise ValueConversionError(
+            column.schema.names[0], row, reason, hint=_HINT, rows="the result"
+        ) from error

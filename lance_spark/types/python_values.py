@@ -110,7 +110,9 @@ def _element_type(kind: pa.DataType, vectors: Any) -> pa.DataType:  # noqa: ANN4
     if pa.types.is_integer(kind):
         numbers: Any = pa.array(list(vectors), from_pandas=True).flatten()
         extremes: Any = pc.min_max(numbers).as_py()
-        is_byte = extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= _MOST_BYTE)
+        is_byte = extremes["min"] is None or (
+            extremes["min"] >= 0 and extremes["max"] <= _MOST_BYTE
+        )
         return pa.uint8() if is_byte else pa.float32()
     return kind if pa.types.is_float16(kind) else pa.float32()
 
@@ -122,7 +124,9 @@ def refuse_mixed_moments(values: Iterable[object]) -> None:
         TypeError: The values have no common type.
     """
     classes = set(map(type, values))
-    if np.datetime64 in classes and any(issubclass(cls, np.generic) for cls in classes - {np.datetime64}):
+    if np.datetime64 in classes and any(
+        issubclass(cls, np.generic) for cls in classes - {np.datetime64}
+    ):
         names = ", ".join(sorted(cls.__name__ for cls in classes))
         raise TypeError(f"the values have no type in common: {names}")
 
@@ -131,12 +135,20 @@ def _cast(field: pa.Field[Any], array: Array) -> Array:
     try:
         return cast(array, field.type)
     except pa.ArrowException as error:
-        row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), field.type))
+        row = first_failing(
+            len(array), lambda start, stop: cast(array.slice(start, stop - start), field.type)
+        )
         raise _misfit(field, array[row], row, error) from error
 
 
-def _misfit(field: pa.Field[Any], value: object, row: int, error: BaseException) -> ValueConversionError:
+def _misfit(
+    field: pa.Field[Any], value: object, row: int, error: BaseException
+) -> ValueConversionError:
     text = display_value(value) if isinstance(value, pa.Scalar) else shortened(repr(value))
     return ValueConversionError(
-        field.name, row, f"value {text} does not fit {field.type}: {error}", hint=_HINT, rows="the data"
+        field.name,
+        row,
+        f"value {text} does not fit {field.type}: {error}",
+        hint=_HINT,
+        rows="the data",
     )

@@ -29,7 +29,15 @@ from lance_spark.types.fields import (
     with_children,
     without_private_metadata,
 )
-from lance_spark.types.mapping import CHAR, arrow_field, arrow_type, bare, nullable, raw_type, spark_type
+from lance_spark.types.mapping import (
+    CHAR,
+    arrow_field,
+    arrow_type,
+    bare,
+    nullable,
+    raw_type,
+    spark_type,
+)
 from lance_spark.types.storable import check_storable, fixed_width
 
 RAW_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
@@ -42,7 +50,9 @@ COMMENT = "comment"
 
 
 _USER_TYPES = {
-    f"pyspark.{package}.linalg.{name}": name for package in ("ml", "mllib") for name in ("VectorUDT", "MatrixUDT")
+    f"pyspark.{package}.linalg.{name}": name
+    for package in ("ml", "mllib")
+    for name in ("VectorUDT", "MatrixUDT")
 }
 """Classes of Spark's own user-defined types."""
 
@@ -79,14 +89,18 @@ def _refuse_user_types(described: object, column: str) -> None:
     if described.get("type") == "udt" and described.get("pyClass") not in _USER_TYPES:
         name = str(described.get("pyClass") or described.get("class"))[:100]
         reason = "Lance has no user-defined types, and the class would have to be loaded"
-        raise UnsupportedTypeError(column, name, reason=reason, hint="cast the column to a type of Spark's")
+        raise UnsupportedTypeError(
+            column, name, reason=reason, hint="cast the column to a type of Spark's"
+        )
     for key in ("elementType", "keyType", "valueType"):
         _refuse_user_types(described.get(key), f"{column}.{key.removesuffix('Type')}")
     for field in described.get("fields", ()):
         _refuse_user_types(field["type"], f"{column}.{field['name']}")
 
 
-def to_spark_schema(schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor") -> spark.StructType:
+def to_spark_schema(
+    schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor"
+) -> spark.StructType:
     """Returns the Spark columns of a Lance table.
 
     Some Arrow fields differ from the default field of their Spark type (`uint32`, a vector, an
@@ -108,7 +122,9 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
     scanned = scan_field(field, blob_handling)
     kind = spark_type(scanned, field.name)
     try:
-        usual = field.equals(pa.field(field.name, arrow_type(kind, field.name)), check_metadata=True)
+        usual = field.equals(
+            pa.field(field.name, arrow_type(kind, field.name)), check_metadata=True
+        )
     except UnsupportedTypeError:
         usual = False
     metadata = {} if usual else {LANCE_FIELD: encode_field(field)}
@@ -120,7 +136,9 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
     return spark.StructField(field.name, kind, nullable(scanned), metadata or None)
 
 
-def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]) -> pa.Schema:
+def to_lance_schema(
+    schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]
+) -> pa.Schema:
     """Returns the Arrow schema of a new table for a DataFrame. Runs on the driver.
 
     Columns are nullable at every depth, as in Spark's own file sources, regardless of the
@@ -138,13 +156,18 @@ def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mappi
         SchemaMismatchError: Lance does not allow the name of a column.
         OptionError: A column option does not fit a column.
     """
-    pending = {column.lower(): (column, dict(options)) for column, options in column_options.items()}
+    pending = {
+        column.lower(): (column, dict(options)) for column, options in column_options.items()
+    }
     fields = [_lance_field(field, field.name, pending) for field in schema.fields]
     for column, options in pending.values():
         for name, value in options.items():
             names = ", ".join(schema.names[:20])
             raise OptionError(
-                f"{column}.{name}", value, f"a column of the DataFrame, which has {names}", problem="names no column"
+                f"{column}.{name}",
+                value,
+                f"a column of the DataFrame, which has {names}",
+                problem="names no column",
             )
     lance_schema = pa.schema(fields)
     check_storable(lance_schema)
@@ -158,7 +181,9 @@ def _lance_field(field: spark.StructField, path: str, pending: _PendingOptions) 
     """Builds a field, and removes its options from `pending`."""
     metadata = field.metadata or {}
     table_field = _kept_field(field, path)
-    column = arrow_field(field.name, _declared_kind(field), path) if table_field is None else table_field
+    column = (
+        arrow_field(field.name, _declared_kind(field), path) if table_field is None else table_field
+    )
     own = {name: str(metadata[name]) for name in (LIST_SIZE, ENCODING) if name in metadata}
     return _with_options(column, field, path, pending, own)
 
@@ -190,7 +215,9 @@ def _with_options(
     return _apply(column, field, path, {**own, **user_options})
 
 
-def _apply(column: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
+def _apply(
+    column: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]
+) -> pa.Field[Any]:
     """Returns a field with its column options applied, in the order of the option names."""
     for name, value in sorted(options.items()):
         applied = _APPLY[name](column, value)
@@ -222,11 +249,16 @@ def _as_large_text(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:  
 def _as_blob(column: pa.Field[Any], value: str) -> pa.Field[Any] | None:
     if is_blob(column):
         return column
-    if value.lower() != "blob" or not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+    if value.lower() != "blob" or not (
+        pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    ):
         return None
     # Lance converts it to a version 2 blob if the file format supports blobs of version 2.
     return pa.field(
-        column.name, pa.large_binary(), column.nullable, {**(column.metadata or {}), BLOB_ENCODING: b"true"}
+        column.name,
+        pa.large_binary(),
+        column.nullable,
+        {**(column.metadata or {}), BLOB_ENCODING: b"true"},
     )
 
 
@@ -313,7 +345,9 @@ def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
         return None
     if bare(described) != bare(field.dataType):
         return None
-    return _as_nullable_as(table_field.with_name(field.name), nullable=field.nullable, kind=field.dataType)
+    return _as_nullable_as(
+        table_field.with_name(field.name), nullable=field.nullable, kind=field.dataType
+    )
 
 
 def _are_descriptors(table_field: pa.Field[Any], kind: spark.DataType) -> bool:
@@ -321,7 +355,9 @@ def _are_descriptors(table_field: pa.Field[Any], kind: spark.DataType) -> bool:
     if is_descriptor(table_field):
         return True
     scanned = scan_field(table_field, "descriptor")
-    return not scanned.equals(table_field) and bare(spark_type(scanned, table_field.name)) == bare(kind)
+    return not scanned.equals(table_field) and bare(spark_type(scanned, table_field.name)) == bare(
+        kind
+    )
 
 
 def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
@@ -344,7 +380,9 @@ def as_declared(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -
 class _Nullability(Protocol):
     """Sets the nullability of a field and its children."""
 
-    def __call__(self, field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]: ...
+    def __call__(
+        self, field: pa.Field[Any], *, nullable: bool, kind: spark.DataType
+    ) -> pa.Field[Any]: ...
 
 
 def _with_inner(field: pa.Field[Any], kind: spark.DataType, decide: _Nullability) -> pa.Field[Any]:
@@ -361,6 +399,7 @@ def _with_inner(field: pa.Field[Any], kind: spark.DataType, decide: _Nullability
     else:
         return field
     children = [
-        decide(child, nullable=may, kind=of) for child, (may, of) in zip(children_of(field), inner, strict=True)
+        decide(child, nullable=may, kind=of)
+        for child, (may, of) in zip(children_of(field), inner, strict=True)
     ]
     return field.with_type(with_children(field.type, children))

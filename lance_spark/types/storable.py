@@ -38,7 +38,9 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
         UnsupportedTypeError: Lance cannot store a type, or this file format cannot.
     """
     if not schema.names:
-        raise SchemaMismatchError("The data has no columns. No table was made. Select at least one column.")
+        raise SchemaMismatchError(
+            "The data has no columns. No table was made. Select at least one column."
+        )
     check_column_names(schema.names)
     for field in schema:
         check_field_names(field, field.name)
@@ -62,7 +64,10 @@ def _find_format_problem(field: pa.Field[Any], version: str | None) -> tuple[str
     feature = _feature_of_2_2(field) if version in _FORMATS_BEFORE_2_2 else None
     if feature is None:
         return None
-    return f"file format {version} has no {feature}", "write the table with option data_storage_version=2.2"
+    return (
+        f"file format {version} has no {feature}",
+        "write the table with option data_storage_version=2.2",
+    )
 
 
 def _feature_of_2_2(field: pa.Field[Any]) -> str | None:
@@ -84,7 +89,10 @@ def _find_problem(kind: Kind) -> tuple[str, str] | None:
     if pa.types.is_fixed_size_list(kind):
         item = _plain_item(kind)
         if not (fixed_width(item) or pa.types.is_struct(item)):
-            return "a vector's elements must have a fixed width in Lance", "write it as an array of any length"
+            return (
+                "a vector's elements must have a fixed width in Lance",
+                "write it as an array of any length",
+            )
     if pa.types.is_struct(kind):
         doubled = next((name for name in kind.names if kind.names.count(name) > 1), None)
         if doubled is not None:

@@ -28,7 +28,15 @@ from lance_spark.types.fields import (
     plain_type,
     storage_type,
 )
-from lance_spark.types.layout import assemble, buffer_of, filler, nulls, offsets_of, relabel_array, validity
+from lance_spark.types.layout import (
+    assemble,
+    buffer_of,
+    filler,
+    nulls,
+    offsets_of,
+    relabel_array,
+    validity,
+)
 from lance_spark.types.leaves import (
     MOST_OFFSET,
     BadValue,
@@ -85,7 +93,9 @@ class Node:
             if parent is not None:
                 is_missing &= parent.is_valid().to_numpy(zero_copy_only=False)
             if is_missing.any():
-                raise BadValue(int(is_missing.argmax()), "NULL in a column that is not nullable", self.path)
+                raise BadValue(
+                    int(is_missing.argmax()), "NULL in a column that is not nullable", self.path
+                )
         if self.step is None:
             return array
         try:
@@ -129,7 +139,11 @@ class ConversionPlanner:
 
     def plan(self, source: pa.Field[Any], target: pa.Field[Any], path: str) -> Node:
         """Plans a field and its children."""
-        required = not target.nullable and (self.writing or source.nullable) and not pa.types.is_null(target.type)
+        required = (
+            not target.nullable
+            and (self.writing or source.nullable)
+            and not pa.types.is_null(target.type)
+        )
         if required and pa.types.is_null(source.type):
             self.problems[path] = "only NULLs, but the column is not nullable"
         try:
@@ -154,7 +168,9 @@ class ConversionPlanner:
                 node = self._plan_missing(child, inner, noun)
             else:
                 node = self.plan(have[position], child, inner)
-            children.append(ChildPlan(source=position, node=node, missing_as=plain_type(child.type)))
+            children.append(
+                ChildPlan(source=position, node=node, missing_as=plain_type(child.type))
+            )
         paired, counts = frozenset(positions.values()), Counter(names)
         for position, name in enumerate(names):
             if self.writing and position not in paired:
@@ -176,7 +192,9 @@ class ConversionPlanner:
             return lambda array: nulls(len(array), kind)
         if is_blob(target) and extension_name(source) != BLOB_V2:
             if pa.types.is_struct(have):
-                raise Inconvertible("holds blob descriptors, not bytes: read with option blob_handling=bytes")
+                raise Inconvertible(
+                    "holds blob descriptors, not bytes: read with option blob_handling=bytes"
+                )
             if extension_name(target) == BLOB_V2:
                 return chain(plan_leaf(source, pa.field("", pa.large_binary())), _blob_writer(want))
         if children_of(source) or children_of(target):
@@ -194,7 +212,11 @@ class ConversionPlanner:
         have, want = storage_type(source), storage_type(target)
         if pa.types.is_struct(have) and pa.types.is_struct(want):
             step = self._struct(list(have), list(want), path)
-            return chain(_nulls_of_format_2_0, step) if is_descriptor(source) and have.num_fields == 2 else step
+            return (
+                chain(_nulls_of_format_2_0, step)
+                if is_descriptor(source) and have.num_fields == 2
+                else step
+            )
         if pa.types.is_map(have) and pa.types.is_map(want):
             return self._map(have, want, path)
         if is_list(have) and is_list(want):
@@ -202,7 +224,9 @@ class ConversionPlanner:
             return _list_step(item, have, want)
         raise Inconvertible(f"{have} is not converted to {want}; cast it first")
 
-    def _struct(self, have: list[pa.Field[Any]], want: list[pa.Field[Any]], path: str) -> Step | None:
+    def _struct(
+        self, have: list[pa.Field[Any]], want: list[pa.Field[Any]], path: str
+    ) -> Step | None:
         children = self.plan_children(have, want, path)
         return None if are_trivial(children, len(have)) else _struct_step(children, len(have))
 
@@ -271,10 +295,17 @@ def _struct_step(children: Sequence[ChildPlan], count: int) -> Step:
         def source_of(child: ChildPlan) -> Array | None:
             if child.source is None:
                 return None
-            return array.field(child.source) if flat is None or child.node.step is None else flat[child.source]
+            return (
+                array.field(child.source)
+                if flat is None or child.node.step is None
+                else flat[child.source]
+            )
 
         before = [source_of(child) for child in children]
-        after = [child.run(values, len(array), parent) for child, values in zip(children, before, strict=True)]
+        after = [
+            child.run(values, len(array), parent)
+            for child, values in zip(children, before, strict=True)
+        ]
         if in_place and all(old is new for old, new in zip(before, after, strict=True)):
             return array
         fields = [pa.field(str(i), child.type) for i, child in enumerate(after)]
@@ -288,7 +319,9 @@ def _list_step(item: Node, have: Kind, want: Kind) -> Step | None:
         if not pa.types.is_fixed_size_list(have):
             return _retry_without_hidden(lambda array: _to_vectors(array, item, want), _compacted)
         if have.list_size != want.list_size:
-            raise Inconvertible(f"its vectors have {have.list_size} elements, the column's {want.list_size}")
+            raise Inconvertible(
+                f"its vectors have {have.list_size} elements, the column's {want.list_size}"
+            )
     if item.trivial and _list_kind(have) == _list_kind(want):
         return None
     if pa.types.is_fixed_size_list(have):
@@ -382,7 +415,8 @@ def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
     if wrong.any():
         index = int(wrong.argmax())
         raise BadValue(
-            index, f"a list of {offsets[index + 1] - offsets[index]} elements does not fit a vector of {size}"
+            index,
+            f"a list of {offsets[index + 1] - offsets[index]} elements does not fit a vector of {size}",
         )
     first = int(offsets[0])
     child = array.values.slice(first, int(offsets[-1]) - first)
@@ -392,7 +426,9 @@ def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
     return assemble(pa.list_(elements.type, size), len(array), [validity(array)], [elements])
 
 
-def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], want: Kind) -> Array:
+def _with_gaps(
+    child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], want: Kind
+) -> Array:
     """Returns the elements with `size` fillers in place of each NULL vector.
 
     Fillers are NULLs, or zeros for non-nullable elements: Lance rejects a NULL element of a NULL

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Literal
 from lance_spark.changes.positions import first_needed_version
 from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
 from lance_spark.display import warn_caller
-from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
+from lance_spark.errors import (
+    CommitError,
+    LanceSparkError,
+    OptionError,
+    TableUnwritableError,
+    panics_as_errors,
+)
 from lance_spark.lance_compat import plain
 from lance_spark.spark_jobs.run import SparkJobs, SparkJobTag
 from lance_spark.spark_jobs.task_queue import LostTask
@@ -78,8 +84,13 @@ class CleanupTask:
         else:
             outcome = CleanupOutcome()
         # A tag of a branch may have an equal number, so tags decide only about the warning.
-        tagged = {tag["version"] for tag in dataset.tags.list().values()} if needed_versions else set()
-        return replace(outcome, stream_versions=tuple(number for number in needed_versions if number not in tagged))
+        tagged = (
+            {tag["version"] for tag in dataset.tags.list().values()} if needed_versions else set()
+        )
+        return replace(
+            outcome,
+            stream_versions=tuple(number for number in needed_versions if number not in tagged),
+        )
 
     def _clean(
         self, dataset: lance.LanceDataset, older_than: timedelta | None, versions: list[int] | None
@@ -90,7 +101,9 @@ class CleanupTask:
             error_if_tagged_old_versions=self.error_if_tagged,
             versions=versions,
         )
-        return CleanupOutcome(bytes_removed=removed.bytes_removed, old_versions=removed.old_versions)
+        return CleanupOutcome(
+            bytes_removed=removed.bytes_removed, old_versions=removed.old_versions
+        )
 
     def _find_old(self, dataset: lance.LanceDataset) -> tuple[list[int], int]:
         """Returns the old versions, sorted, and the first version that a stream needs.
@@ -104,7 +117,9 @@ class CleanupTask:
         if not isinstance(newest, int):
             return [], first
         numbers = sorted(int(ref["version"]) for ref in dataset.version_refs())
-        return [number for number in numbers if number <= newest and number != dataset.version], first
+        return [
+            number for number in numbers if number <= newest and number != dataset.version
+        ], first
 
 
 def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> timedelta:

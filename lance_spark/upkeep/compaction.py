@@ -54,7 +54,13 @@ _LOG = logging.getLogger(__name__)
 JOB_TYPE = "compact_files"
 """Type of a compaction in the history."""
 
-_LEAST_1 = ("target_rows_per_fragment", "max_bytes_per_file", "batch_size", "concurrency", "commit_granularity")
+_LEAST_1 = (
+    "target_rows_per_fragment",
+    "max_bytes_per_file",
+    "batch_size",
+    "concurrency",
+    "commit_granularity",
+)
 _PLAN_OPTIONS = (
     "target_rows_per_fragment",
     "max_bytes_per_file",
@@ -161,7 +167,9 @@ class CompactionRequest:
             if value is not None and not isinstance(value, bool):
                 raise OptionError(name, value, "True or False")
         share = self.materialize_deletions_threshold
-        if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1):
+        if share is not None and (
+            isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1
+        ):
             accepted = "the share of deleted rows from which on a fragment is written anew, 0 or more and below 1"
             raise OptionError("materialize_deletions_threshold", share, accepted)
 
@@ -187,7 +195,13 @@ class CompactionJob:
     """
 
     def __init__(
-        self, spark: SparkSession, ref: DatasetRef, request: CompactionRequest, *, job_id: str, progress: Progress
+        self,
+        spark: SparkSession,
+        ref: DatasetRef,
+        request: CompactionRequest,
+        *,
+        job_id: str,
+        progress: Progress,
     ) -> None:
         self._policy = CommitPolicy.of(request.commit_max_retries)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
@@ -200,7 +214,9 @@ class CompactionJob:
         self._ref = ref
         self._request = request
         self._job_id = job_id
-        self._jobs = SparkJobs(spark, SparkJobTag.of(job_id, f"lance-spark: compaction of {ref.uri}"))
+        self._jobs = SparkJobs(
+            spark, SparkJobTag.of(job_id, f"lance-spark: compaction of {ref.uri}")
+        )
         self._progress = progress
         self._made: set[str] = set()
         self._versions: list[int] = []
@@ -274,11 +290,15 @@ class CompactionJob:
             self._counts["retries"] += lost
             self._snapshot = self._ref.pin(None)
             plan = self._plan()
-            error = _LostWorkError(f"{counted(lost, 'task')} lost work to concurrent commits.", uri=self._ref.uri)
+            error = _LostWorkError(
+                f"{counted(lost, 'task')} lost work to concurrent commits.", uri=self._ref.uri
+            )
             return Outdated(error=error, progress=len(self._versions) > before)
 
         try:
-            evaluate_until_committed(rewrite_once, self._policy, subject=f"the compaction of {self._ref.uri}")
+            evaluate_until_committed(
+                rewrite_once, self._policy, subject=f"the compaction of {self._ref.uri}"
+            )
         except _LostWorkError:
             self._counts["fragments_left"] = len(plan.fragments)
 
@@ -299,15 +319,22 @@ class CompactionJob:
         texts, olds = list[str](), list[tuple["FragmentMetadata", ...]]()
         for task in planned:
             fragments = tuple(task.fragments)
-            if not all(any(path_of(file) in self._made for file in fragment.files) for fragment in fragments):
+            if not all(
+                any(path_of(file) in self._made for file in fragment.files)
+                for fragment in fragments
+            ):
                 texts.append(task.json())  # type: ignore[attr-defined]
                 olds.append(fragments)
         self._seconds["plan"] += time.monotonic() - began
         return _CompactionPlan(
             basis=Basis.of(dataset),
-            tasks=tuple(CompactionTask(snapshot=self._snapshot, number=n, task=text) for n, text in enumerate(texts)),
+            tasks=tuple(
+                CompactionTask(snapshot=self._snapshot, number=n, task=text)
+                for n, text in enumerate(texts)
+            ),
             olds=tuple(olds),
-            defer_index_remap=bool(texts) and bool(json.loads(texts[0])["options"]["defer_index_remap"]),
+            defer_index_remap=bool(texts)
+            and bool(json.loads(texts[0])["options"]["defer_index_remap"]),
         )
 
     def _round(self, plan: _CompactionPlan) -> int:
@@ -337,7 +364,9 @@ class CompactionJob:
     def _write(self, group: Sequence[CompactionTask], at_once: int) -> list[Written]:
         """Runs tasks, at most `at_once` of them at the same time."""
         return [
-            Written(number=result.task.number, error=result.error) if isinstance(result, LostTask) else result
+            Written(number=result.task.number, error=result.error)
+            if isinstance(result, LostTask)
+            else result
             for result in self._jobs.run(group, Written, at_once=at_once)
         ]
 
@@ -345,9 +374,15 @@ class CompactionJob:
         if self._request.commit_granularity is not None:
             return self._request.commit_granularity
         slots = known_slots(self._spark)
-        return _TASKS_OF_UNKNOWN_SLOTS if slots is None else max(_FEWEST_TASKS, slots * _TASKS_PER_SLOT)
+        return (
+            _TASKS_OF_UNKNOWN_SLOTS
+            if slots is None
+            else max(_FEWEST_TASKS, slots * _TASKS_PER_SLOT)
+        )
 
-    def _take(self, plan: _CompactionPlan, results: Sequence[Written]) -> tuple[list[Compacted], int]:
+    def _take(
+        self, plan: _CompactionPlan, results: Sequence[Written]
+    ) -> tuple[list[Compacted], int]:
         """Returns the parts that tasks wrote, and the number of tasks without their version."""
         parts, failed = list[Compacted](), list[Written]()
         for result in sorted(results, key=lambda result: result.number):
@@ -358,7 +393,9 @@ class CompactionJob:
         if failed and self._is_gone():
             return parts, len(failed)
         for result in failed:
-            self._failed |= dict.fromkeys((old.id for old in plan.olds[result.number]), result.error or "")
+            self._failed |= dict.fromkeys(
+                (old.id for old in plan.olds[result.number]), result.error or ""
+            )
         return parts, 0
 
     def _is_gone(self) -> bool:
@@ -376,7 +413,9 @@ class CompactionJob:
                 self._ref,
                 plan.basis,
                 parts,
-                missing=functools.partial(missing_data_files, self._ref.uri, self._ref.storage_options),
+                missing=functools.partial(
+                    missing_data_files, self._ref.uri, self._ref.storage_options
+                ),
                 defer_index_remap=plan.defer_index_remap,
                 policy=self._policy,
             )
@@ -406,7 +445,9 @@ class CompactionJob:
                 deletions_removed=sum(old.num_deletions for old in part.olds),
             )
         removed_fragments = self._counts["fragments_removed"]
-        self._progress.update(rows=self._counts["rows"], written=removed_fragments, committed=removed_fragments)
+        self._progress.update(
+            rows=self._counts["rows"], written=removed_fragments, committed=removed_fragments
+        )
 
     def _stop(
         self,
@@ -422,14 +463,19 @@ class CompactionJob:
             wait(running, timeout=CANCEL_INTERVAL_S)
         for future in untaken:
             if not future.cancelled() and future.exception() is None:
-                self._delete([name for part in self._take(plan, future.result())[0] for name in part.files])
+                self._delete(
+                    [name for part in self._take(plan, future.result())[0] for name in part.files]
+                )
 
     def _delete(self, names: Sequence[str]) -> None:
         delete_unnamed_files(self._snapshot, names)
 
     def _incomplete(self) -> UpkeepIncompleteError:
         result = self.snapshot()
-        causes = [f"fragment {number}: {self._failed[number].rstrip('.')}" for number in sorted(self._failed)]
+        causes = [
+            f"fragment {number}: {self._failed[number].rstrip('.')}"
+            for number in sorted(self._failed)
+        ]
         causes = causes[:_SHOWN_FAILURES]
         if len(self._failed) > _SHOWN_FAILURES:
             causes.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")

@@ -76,8 +76,13 @@ class CompactionResult(Displayable):
         if self.deletions_removed:
             parts.append(f"{counted(self.deletions_removed, 'deleted row')} removed")
         if self.fragments_left:
-            parts.append(f"{counted(self.fragments_left, 'fragment')} left, which others kept changing")
-        return ", ".join(parts) + f" ({counted(len(self.versions), 'commit')}, {self.seconds.get('total', 0):,.1f} s)"
+            parts.append(
+                f"{counted(self.fragments_left, 'fragment')} left, which others kept changing"
+            )
+        return (
+            ", ".join(parts)
+            + f" ({counted(len(self.versions), 'commit')}, {self.seconds.get('total', 0):,.1f} s)"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -186,7 +191,9 @@ class TableStatistics(Displayable):
             fragments=len(fragments),
             small_fragments=sum(fragment.num_rows < _SMALL_ROWS for fragment in fragments),
             data_files=sum(len(fragment.files) for fragment in fragments),
-            size_bytes=sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files),
+            size_bytes=sum(
+                file.file_size_bytes or 0 for fragment in fragments for file in fragment.files
+            ),
             versions=len(dataset.version_refs()),
             unindexed_rows={index.name: index.num_unindexed_rows for index in indexes},
             index_bytes=sum(index.size_bytes or 0 for index in indexes),
@@ -229,7 +236,11 @@ class MaintenanceResult(Displayable):
     @property
     def text(self) -> str:
         """Summary of the result."""
-        indexes = f"indexes {', '.join(self.indexes)} optimised" if self.indexes else "no index to optimise"
+        indexes = (
+            f"indexes {', '.join(self.indexes)} optimised"
+            if self.indexes
+            else "no index to optimise"
+        )
         return f"{self.compaction.text}; {indexes}; {self.cleanup.text}"
 
 
@@ -237,7 +248,12 @@ def _describe_lengths(lengths: list[int]) -> dict[str, int]:
     """Returns the least, largest and mean length, and percentiles, as LanceDB has them."""
     ordered = sorted(lengths) or [0]
     percentiles = {f"p{share}": ordered[len(ordered) * share // 100] for share in (25, 50, 75, 99)}
-    return {"min": ordered[0], "max": ordered[-1], "mean": sum(ordered) // len(ordered), **percentiles}
+    return {
+        "min": ordered[0],
+        "max": ordered[-1],
+        "mean": sum(ordered) // len(ordered),
+        **percentiles,
+    }
 
 
 def _size(size: int) -> str:

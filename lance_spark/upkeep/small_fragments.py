@@ -74,7 +74,9 @@ def _join(ref: DatasetRef, most: int) -> int | None:
         raise
 
 
-def _commit(ref: DatasetRef, snapshot: DatasetRef, basis: Basis, parts: list[Compacted]) -> int | None:
+def _commit(
+    ref: DatasetRef, snapshot: DatasetRef, basis: Basis, parts: list[Compacted]
+) -> int | None:
     find_missing = functools.partial(missing_data_files, ref.uri, ref.storage_options)
     outcome = commit_compacted(ref, basis, parts, missing=find_missing)
     for _, reason in outcome.lost:
@@ -82,7 +84,12 @@ def _commit(ref: DatasetRef, snapshot: DatasetRef, basis: Basis, parts: list[Com
     _delete(snapshot, [part for part, _ in outcome.lost])
     if outcome.version is not None:
         fragments = sum(len(part.olds) for part in outcome.committed)
-        _LOG.info("%d small fragments of %s were joined in version %d", fragments, ref.uri, outcome.version)
+        _LOG.info(
+            "%d small fragments of %s were joined in version %d",
+            fragments,
+            ref.uri,
+            outcome.version,
+        )
     return outcome.version
 
 

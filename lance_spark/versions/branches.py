@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, location_of, table_exists, tags_of
+from lance_spark.dataset import (
+    MAIN_BRANCH,
+    DatasetRef,
+    branches_of,
+    location_of,
+    table_exists,
+    tags_of,
+)
 from lance_spark.errors import OptionError, UnsupportedOperationError, refusals_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.staging.table_folder import refuse_foreign_files
@@ -62,7 +69,9 @@ def list_branches(dataset: lance.LanceDataset) -> list[Branch]:
     ]
 
 
-def create_branch(main: DatasetRef, name: str, from_ref: int | str | None, from_version: int | None) -> None:
+def create_branch(
+    main: DatasetRef, name: str, from_ref: int | str | None, from_version: int | None
+) -> None:
     """Creates a branch, with the arguments and the errors of :meth:`Branches.create`."""
     head = main.open_latest()
     with refusals_as_errors(main.uri):
@@ -81,7 +90,9 @@ def create_branch(main: DatasetRef, name: str, from_ref: int | str | None, from_
             raise OptionError("name", name, accepted) from error
 
 
-def _pin_start(main: DatasetRef, from_ref: int | str | None, from_version: int | None) -> DatasetRef:
+def _pin_start(
+    main: DatasetRef, from_ref: int | str | None, from_version: int | None
+) -> DatasetRef:
     """Pins the version with which a new branch starts."""
     if from_version is None:
         return main.pin(None if from_ref == MAIN_BRANCH else from_ref, option="from_ref")
@@ -102,7 +113,9 @@ def delete_branch(main: DatasetRef, name: str) -> None:
         TableUnwritableError: The store refused.
     """
     if name == MAIN_BRANCH:
-        raise OptionError("name", name, "a branch beside the main one; drop_table deletes the table")
+        raise OptionError(
+            "name", name, "a branch beside the main one; drop_table deletes the table"
+        )
     branch, head = main.on_branch(name), main.open_latest()
     _refuse_dependents(branch, head)
     with refusals_as_errors(branch.uri):
@@ -112,7 +125,9 @@ def delete_branch(main: DatasetRef, name: str) -> None:
             head.branches.delete(name)
         except (ValueError, OSError) as error:
             if name in branches_of(main.open_latest()) and "referenced" in str(error):
-                raise _needed_by(branch, f"branches with versions of it as their start ({plain(error)})") from error
+                raise _needed_by(
+                    branch, f"branches with versions of it as their start ({plain(error)})"
+                ) from error
             raise
 
 

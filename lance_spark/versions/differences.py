@@ -98,15 +98,21 @@ def diff_versions(
         chosen = tuple(part for part in parts if _fragments_of(part, is_new=ref is after))
         if not chosen:
             return reader.load(ref.uri).limit(0)
-        fragments = sorted(number for part in chosen for number in _fragments_of(part, is_new=ref is after))
+        fragments = sorted(
+            number for part in chosen for number in _fragments_of(part, is_new=ref is after)
+        )
         find = _FindRows(parts=chosen, query=RowQuery(columns=compared, kinds=(kind,)))
         tasks = min(len(chosen), _TASKS_PER_SLOT * (known_slots(spark) or _TASKS_OF_UNKNOWN_SLOTS))
         addresses = spark.range(0, len(chosen), 1, tasks).mapInArrow(find, _ADDRESSES)
-        reader = reader.option("fragments", ",".join(map(str, fragments))).option("with_row_address", "true")
+        reader = reader.option("fragments", ",".join(map(str, fragments))).option(
+            "with_row_address", "true"
+        )
         return reader.load(ref.uri).join(addresses, ROW_ADDRESS, "left_semi").drop(ROW_ADDRESS)
 
     return TableDiff(
-        inserted=rows(after, "insert"), updated=rows(after, "update_postimage"), deleted=rows(before, "delete")
+        inserted=rows(after, "insert"),
+        updated=rows(after, "update_postimage"),
+        deleted=rows(before, "delete"),
     )
 
 
@@ -127,10 +133,14 @@ def _find_columns(
 
 def _list_plain_columns(dataset: lance.LanceDataset) -> Iterator[str]:
     """Yields the columns without a UDF."""
-    return (field.name for field in dataset.schema if BINDING_KEY.encode() not in (field.metadata or {}))
+    return (
+        field.name for field in dataset.schema if BINDING_KEY.encode() not in (field.metadata or {})
+    )
 
 
-def _check_columns(dataset: lance.LanceDataset, present: Collection[str], names: Sequence[str]) -> None:
+def _check_columns(
+    dataset: lance.LanceDataset, present: Collection[str], names: Sequence[str]
+) -> None:
     for name in names:
         if name not in present:
             where = f"{dataset.uri}, version {dataset.version}"

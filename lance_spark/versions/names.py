@@ -23,7 +23,9 @@ def check_tag_name(tag: object, branches: Collection[str]) -> None:
     is_valid = isinstance(tag, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", tag)
     if not is_valid or ".." in str(tag) or str(tag).endswith((".", ".lock")):
         raise OptionError(
-            "tag", tag, f"a name of {_LETTERS} that begins with no dot, has no '..' and ends in no '.' or '.lock'"
+            "tag",
+            tag,
+            f"a name of {_LETTERS} that begins with no dot, has no '..' and ends in no '.' or '.lock'",
         )
     if str(tag).isdecimal():
         raise OptionError("tag", tag, "a name that is no number, because a number means a version")
@@ -49,12 +51,18 @@ def check_branch_name(name: object, branches: Collection[str], tags: Collection[
     def refuse(accepted: str) -> OptionError:
         return OptionError("name", name, accepted)
 
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)*(?<!\.lock)", name, re.ASCII):
+    if not isinstance(name, str) or not re.fullmatch(
+        r"[\w.-]+(/[\w.-]+)*(?<!\.lock)", name, re.ASCII
+    ):
         raise refuse(f"a name of {_LETTERS}, in parts divided by '/'")
     if name.isdecimal() or name == MAIN_BRANCH:
-        raise refuse("a name that is neither a number, which means a version, nor that of the main branch")
+        raise refuse(
+            "a name that is neither a number, which means a version, nor that of the main branch"
+        )
     if any(map(_is_reserved, name.split("/"))):
-        raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
+        raise refuse(
+            f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}"
+        )
     if name in {*branches, *tags}:
         raise refuse("a name that no branch and no tag has")
     for branch in branches:

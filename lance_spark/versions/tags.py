@@ -144,7 +144,9 @@ class Tags:
             except (ValueError, OSError, TypeError) as error:
                 if isinstance(error, OSError) and not is_missing(error):
                     raise
-                raise OptionError("tag", tag, f"a name that is valid, and not taken ({plain(error)})") from error
+                raise OptionError(
+                    "tag", tag, f"a name that is valid, and not taken ({plain(error)})"
+                ) from error
 
     def update(self, tag: str, version: int | str) -> None:
         """Moves a tag to a version.
@@ -194,7 +196,9 @@ class Tags:
         if str(tag).isascii():
             self.get_version(tag)
         elif not is_possible_tag(tag):
-            raise VersionNotFoundError(self._ref.uri, tag, available="Lance has no tag with such a character")
+            raise VersionNotFoundError(
+                self._ref.uri, tag, available="Lance has no tag with such a character"
+            )
         with self._changing(tag):
             self._ref.open_latest().tags.delete(tag)
 

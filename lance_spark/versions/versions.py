@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any, overload
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts import history
-from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
+from lance_spark.commit.conflicts.history import (
+    JOB_KEY,
+    MESSAGE_KEY,
+    USER_KEY,
+    Event,
+    event_of,
+    summary_of,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.display import Displayable, join_counts
 from lance_spark.errors import VersionNotFoundError
@@ -38,7 +45,15 @@ _OPERATIONS = {
     "Clone": "clone",
     "BaseOperation": "internal",
 }
-_OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", "UpdateConfig", "Clone")
+_OF_NO_ROWS = (
+    "Merge",
+    "Project",
+    "DataReplacement",
+    "Rewrite",
+    "CreateIndex",
+    "UpdateConfig",
+    "Clone",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -94,7 +109,10 @@ class TableVersion(Displayable):
         by = "" if self.user is None else f" by {self.user}"
         did = f"version {self.version}: {self.operation}{by}"
         return join_counts(
-            did, (self.rows_added or 0, "rows added"), (self.rows_removed or 0, "rows removed"), self.message or ""
+            did,
+            (self.rows_added or 0, "rows added"),
+            (self.rows_removed or 0, "rows removed"),
+            self.message or "",
         )
 
     @staticmethod
@@ -110,7 +128,11 @@ class TableVersion(Displayable):
             operation=_name_operation(event) if ours is None else ours.operation,
             user=event.properties.get(USER_KEY),
             message=event.properties.get(MESSAGE_KEY),
-            properties={name: text for name, text in event.properties.items() if not name.startswith(OWN_PROPERTIES)},
+            properties={
+                name: text
+                for name, text in event.properties.items()
+                if not name.startswith(OWN_PROPERTIES)
+            },
             job_id=event.properties.get(JOB_KEY),
             rows_added=added,
             rows_removed=removed,
@@ -140,7 +162,9 @@ class Versions(Sequence[TableVersion]):
 
     def __init__(self, ref: DatasetRef) -> None:
         self._dataset = ref.open()
-        self._numbers: list[int] = sorted(version_ref["version"] for version_ref in self._dataset.version_refs())
+        self._numbers: list[int] = sorted(
+            version_ref["version"] for version_ref in self._dataset.version_refs()
+        )
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -176,10 +200,16 @@ def _name_operation(event: Event) -> str:
     operation: Any = event.operation
     if event.name == "Restore":
         return f"restore of version {operation.version}"
-    return "create" if event.name == "Overwrite" and event.version == 1 else _OPERATIONS.get(event.name, event.name)
+    return (
+        "create"
+        if event.name == "Overwrite" and event.version == 1
+        else _OPERATIONS.get(event.name, event.name)
+    )
 
 
-def _count_changed_rows(event: Event, ours: CommitResult | None, rows: int) -> tuple[int | None, int | None]:
+def _count_changed_rows(
+    event: Event, ours: CommitResult | None, rows: int
+) -> tuple[int | None, int | None]:
     """Returns the number of added and of removed rows; None if unknown."""
     operation: Any = event.operation
     if ours is not None and ours.operation in ("update", "delete", "merge"):

@@ -89,7 +89,11 @@ def create_view(
         UserWarning: The source has no stable row ids, so a refresh cannot follow its changes.
     """
     query.check_view()
-    function = None if function is None else list_artifacts(with_default(function, manifest), ref).pickle_once()
+    function = (
+        None
+        if function is None
+        else list_artifacts(with_default(function, manifest), ref).pickle_once()
+    )
     _check_place(ref)
     parts = _ViewParts.of(query, function, manifest)
     parts.check()
@@ -113,7 +117,10 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery, *, auto_refresh: bool 
     _check_place(ref)
     source = query.source.pin(None)
     _refuse_names(query.schema.names)
-    fields = [_plain_field(field, field.name, quote_identifier(field.name), source.uri) for field in query.schema]
+    fields = [
+        _plain_field(field, field.name, quote_identifier(field.name), source.uri)
+        for field in query.schema
+    ]
     definition = ViewDefinition(
         source=stored_source(source, ref.uri),
         columns=tuple(query.schema.names),
@@ -158,7 +165,9 @@ class _ViewParts:
         source = query.source.pin(None)
         dataset = source.open()
         settled = [
-            computed.settle(source, dataset.schema, manifest, lambda: session_time_zone(query.spark()))
+            computed.settle(
+                source, dataset.schema, manifest, lambda: session_time_zone(query.spark())
+            )
             for computed in query.computed
         ]
         columns = _selected_columns(query, function, dataset)
@@ -202,7 +211,12 @@ class _ViewParts:
         bindings = [self._bind(computed.udf, computed.columns) for computed in self.computed]
         _expression_fields(self.dataset, self.reads, self.source.uri)
         function = None if self.function is None else self._bind(self.function, self.made_columns)
-        input_ids = {number for binding in (*bindings, function) if binding is not None for number in binding.input_ids}
+        input_ids = {
+            number
+            for binding in (*bindings, function)
+            if binding is not None
+            for number in binding.input_ids
+        }
         expressions = [expression for _, expression in (*self.columns, *self.reads)]
         definition = ViewDefinition(
             source=stored_source(self.source, view.uri),
@@ -219,7 +233,9 @@ class _ViewParts:
             identify = partial(metadata_of, binding, token=uuid.uuid4().hex)
             fields += _udf_fields(computed.udf, computed.columns, version, identify)
         if self.function is not None:
-            fields += _udf_fields(self.function, self.made_columns, version, lambda name: {MADE_KEY.decode(): name})
+            fields += _udf_fields(
+                self.function, self.made_columns, version, lambda name: {MADE_KEY.decode(): name}
+            )
         return definition, fields
 
     def _bind(self, udf: UDF, columns: Sequence[tuple[str, str]]) -> Binding:
@@ -228,22 +244,30 @@ class _ViewParts:
         return dataclasses.replace(binding, bound_at=self.dataset.version, of_source=True)
 
 
-def _selected_columns(query: Query, function: UDF | None, dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
+def _selected_columns(
+    query: Query, function: UDF | None, dataset: lance.LanceDataset
+) -> tuple[tuple[str, str], ...]:
     if query.columns is not None:
         return query.columns
     if function is not None and function.kind is Kind.CHUNKS:
         return ()
-    return tuple((name, quote_identifier(name)) for name in dataset.schema.names if name != SOURCE_ROW_ID)
+    return tuple(
+        (name, quote_identifier(name)) for name in dataset.schema.names if name != SOURCE_ROW_ID
+    )
 
 
 def _refuse_names(names: Sequence[str]) -> None:
     counts = Counter(name.lower() for name in names)
     twice = next((name for name in names if counts[name.lower()] > 1), None)
     if twice is not None:
-        raise RegistrationError(f"Two columns of the view have the name {twice!r}. Rename one of them.")
+        raise RegistrationError(
+            f"Two columns of the view have the name {twice!r}. Rename one of them."
+        )
     for name in names:
         if name.lower() in (SOURCE_ROW_ID, CHILD_INDEX):
-            raise RegistrationError(f"{name!r} cannot be the name of a view's column. Select it under another name.")
+            raise RegistrationError(
+                f"{name!r} cannot be the name of a view's column. Select it under another name."
+            )
     check_column_names(names, "the view")
 
 
@@ -258,10 +282,14 @@ def _expression_fields(
             fields.append(_plain_field(plain_columns[expression], name, expression, uri))
             continue
         if expression == quote_identifier(name):
-            raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+            raise ColumnNotFoundError(
+                name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+            )
         try:
             with panics_as_errors():
-                schema = dataset.scanner(columns={name: expression}, with_row_address=True).projected_schema
+                schema = dataset.scanner(
+                    columns={name: expression}, with_row_address=True
+                ).projected_schema
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
                 f"The expression {expression!r} of column {name!r} is no valid Lance SQL over the columns of {uri}. "
@@ -290,7 +318,10 @@ def _inputs_of(dataset: lance.LanceDataset, udf: UDF) -> tuple[FieldIdentity, ..
 
 
 def _udf_fields(
-    udf: UDF, columns: Sequence[tuple[str, str]], version: str, metadata_of: Callable[[str], Mapping[str, str]]
+    udf: UDF,
+    columns: Sequence[tuple[str, str]],
+    version: str,
+    metadata_of: Callable[[str], Mapping[str, str]],
 ) -> list[pa.Field[Any]]:
     """Returns the fields of the columns of a UDF, with metadata by output field."""
     fields: list[pa.Field[Any]] = []
@@ -333,6 +364,12 @@ def _create(
     for udf in udfs:
         store_udf(udf, ref)
     change = RowsToCommit(
-        mode="create", schema=schema, fields=(), fragments=(), rows=0, read_version=None, data_storage_version=version
+        mode="create",
+        schema=schema,
+        fields=(),
+        fragments=(),
+        rows=0,
+        read_version=None,
+        data_storage_version=version,
     )
     commit_rows(ref, change, job_id=new_id())

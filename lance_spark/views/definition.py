@@ -175,7 +175,8 @@ class ViewDefinition:
         changed = [
             used.name
             for used, field in zip(self.used, present, strict=True)
-            if field is None or (field.id, field.type, field.token) != (used.id, used.type, used.token)
+            if field is None
+            or (field.id, field.type, field.token) != (used.id, used.type, used.token)
         ]
         if changed:
             raise ViewSourceError(
@@ -203,13 +204,22 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             columns=tuple(map(str, values["columns"])),
             where=values["where"],
             used=tuple(UsedField(**field) for field in values["used"]),
-            function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
+            function=None
+            if values.get("function") is None
+            else Binding.from_json(json.dumps(values["function"]), ""),
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
             spark=SparkForm.of(values.get("spark")),
             pin=SourcePin.from_json(values.get("pin")),
             source_id=_names_of(values.get("source_id")),
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoredUdfError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        StoredUdfError,
+    ) as error:
         raise ViewError(
             f"The stored definition of the view {dataset.uri} is damaged. Make the view again. Reason: {error}",
             uri=dataset.uri,
@@ -256,7 +266,10 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
                 uri=dataset.uri,
             )
     # A cast replaces the column, and drops the metadata about its expression or UDF.
-    marks, computed = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}, frozenset(definition.columns)
+    marks, computed = (
+        {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY},
+        frozenset(definition.columns),
+    )
     for field in schema:
         if field.name in computed and marks.isdisjoint(field.metadata or {}):
             raise ViewError(
@@ -320,7 +333,9 @@ def used_fields(
     )
 
 
-def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], condition: str | None) -> None:
+def check_lance_texts(
+    dataset: lance.LanceDataset, expressions: Iterable[str], condition: str | None
+) -> None:
     """Refuses invalid expressions and conditions over a source.
 
     Raises:
@@ -336,7 +351,11 @@ def check_lance_texts(dataset: lance.LanceDataset, expressions: Iterable[str], c
 def _refuse_unsteady(text: str, uri: str) -> None:
     """Refuses an expression whose value may change without a change of its row."""
     bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
-    match = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
+    match = re.search(
+        rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()",
+        bare,
+        re.IGNORECASE,
+    )
     if match is not None:
         raise RegistrationError(
             f"{match[0]!r} in {text!r} changes its value without a change of the row's columns, so a refresh cannot "
@@ -388,7 +407,9 @@ def define(
     _check_request(ref, request, binding)
     source = _shown_source(ref, dataset, request.job_id, opened)
     inputs = inputs_now(source.open(), binding, column)
-    row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
+    row_id = next(
+        field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID
+    )
     loaded = (functions or {}).get(binding.payload)
     if loaded is None and not request.plan_only:
         loaded = load_udf(binding, objects_of_table(ref), column)

@@ -29,7 +29,15 @@ from lance_spark.read.masks import rows_mask
 from lance_spark.rebase.source_changes import RowChanges, SourceChanges, live_offsets
 from lance_spark.rows.matching_rows import matching_addresses, matching_rows
 from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, row_ids, runs_of
+from lance_spark.rows.row_addresses import (
+    ROW_ADDRESS,
+    ROW_ID,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    row_ids,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 from lance_spark.spark_jobs.tasks import answer, task_numbers
 from lance_spark.staging.area import Staging
@@ -95,7 +103,9 @@ class PlacementSpec:
     tasks: int = 1
 
     @contextmanager
-    def write_fragments(self, layout: FileLayout, result: RefreshTaskResult) -> Iterator[FragmentSink]:
+    def write_fragments(
+        self, layout: FileLayout, result: RefreshTaskResult
+    ) -> Iterator[FragmentSink]:
         """Yields the writer for the rows of a task. Adds the fragments to the result at the end."""
         sink = FragmentSink(self.staging, layout, max_rows=self.max_rows, max_bytes=1 << 40)
         try:
@@ -141,10 +151,14 @@ class RefreshTaskResult:
     @property
     def written_files(self) -> list[str]:
         """All files of the tasks' attempts: names of data files, and paths of spilled row ids."""
-        return [file["path"] for fragment in self.fragments for file in fragment["files"]] + self.spills
+        return [
+            file["path"] for fragment in self.fragments for file in fragment["files"]
+        ] + self.spills
 
     def __add__(self, other: RefreshTaskResult) -> RefreshTaskResult:
-        values = {name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__}
+        values = {
+            name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__
+        }
         return RefreshTaskResult(**values)
 
 
@@ -157,14 +171,20 @@ class SourceRows:
         self.rows = SnapshotRows(self.dataset)
         self.difference = None
         if spec.base is not None:
-            self.difference = SourceChanges(spec.source, spec.base, spec.used, spec.groups, lineage=spec.lineage)
+            self.difference = SourceChanges(
+                spec.source, spec.base, spec.used, spec.groups, lineage=spec.lineage
+            )
 
     def since_base(self, fragment_id: int) -> RowChanges:
         """Returns the changes of a fragment since the base; without a base all rows are new."""
         if self.difference is not None:
             return self.difference.row_changes(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
-        return RowChanges(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
+        return RowChanges(
+            new=live,
+            changed=RowSet.empty(),
+            by_group=tuple(RowSet.empty() for _ in self.spec.groups),
+        )
 
     def deleted_ids(self, fragment_id: int) -> Iterable[np.ndarray]:
         """Returns the ids of the deleted rows of a fragment of the base."""
@@ -177,7 +197,10 @@ class SourceRows:
         fragment = self.rows.existing_fragment(fragment_id)
         mask = rows_mask(self.dataset, fragment, rows.to_numpy())
         batches = matching_addresses(self.dataset, [fragment], self.spec.where, mask)
-        return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
+        return (
+            RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)]))
+            & rows
+        )
 
     def to_chunk(self, fragment_id: int, since: RowChanges) -> RowSet:
         """Returns the rows of a fragment to pass to the chunker."""
@@ -191,7 +214,9 @@ class SourceRows:
         everything = len(rows) == metadata.physical_rows - metadata.num_deletions
         offsets = rows.to_numpy()
         mask = None if everything else rows_mask(self.dataset, fragment, offsets)
-        for batch in matching_rows(self.dataset, [fragment], self.spec.where, dict(self.spec.columns), mask):
+        for batch in matching_rows(
+            self.dataset, [fragment], self.spec.where, dict(self.spec.columns), mask
+        ):
             if everything or mask is not None:
                 yield batch
             else:
@@ -202,9 +227,15 @@ class SourceRows:
         """Yields rows by id, in this order, with the number of preceding rows."""
         first, most = 0, 1024
         while first < len(ids):
-            table = take_ids(self.dataset, ids[first : first + most], dict(self.spec.columns)).combine_chunks()
+            table = take_ids(
+                self.dataset, ids[first : first + most], dict(self.spec.columns)
+            ).combine_chunks()
             ids_of_rows = pa.array(ids[first : first + most].astype(np.uint64))
-            for batch in table.append_column(ROW_ID, ids_of_rows).combine_chunks().to_batches(max_chunksize=len(table)):
+            for batch in (
+                table.append_column(ROW_ID, ids_of_rows)
+                .combine_chunks()
+                .to_batches(max_chunksize=len(table))
+            ):
                 yield first, batch
             first += len(table)
             most = min(32_768, max(1, _TAKE_BYTES * len(table) // max(1, table.nbytes)))
@@ -218,7 +249,9 @@ def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             arrays.append(batch.column(ROW_ID).cast(pa.int64()))
         elif view_field.name in batch.schema.names:
             column = batch.column(view_field.name)
-            arrays.append(column if column.type == view_field.type else column.cast(view_field.type))
+            arrays.append(
+                column if column.type == view_field.type else column.cast(view_field.type)
+            )
         else:
             arrays.append(pa.nulls(batch.num_rows, view_field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -276,7 +309,9 @@ class SpillDeletedRows:
         return result
 
 
-def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple[np.ndarray, np.ndarray]:
+def changes_of(
+    source: SourceRows, fragment_id: int, since: RowChanges
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of changed rows of a fragment, and the change of each row.
 
     All changes are DELETED if Spark makes the rows.
@@ -285,7 +320,9 @@ def changes_of(source: SourceRows, fragment_id: int, since: RowChanges) -> tuple
     change = np.zeros(len(offsets), dtype=np.int64)
     for bit, rows in enumerate(since.by_group):
         change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
-    selected = (source.matching(fragment_id, since.changed) if source.spec.selects else RowSet.empty()).to_numpy()
+    selected = (
+        source.matching(fragment_id, since.changed) if source.spec.selects else RowSet.empty()
+    ).to_numpy()
     change[~np.isin(offsets, selected, assume_unique=True)] = DELETED
     if source.spec.makes_chunks:
         change[change != 0] = DELETED  # their new chunks are new rows
@@ -450,7 +487,9 @@ class _ViewRows:
             self._result.open_rows += rows.num_rows if self._spec.computed else 0
             return rows
         order = np.argsort(offsets)
-        table = fragment.take(self._view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
+        table = fragment.take(
+            self._view.live_positions(fragment.fragment_id, offsets[order]), columns=names
+        )
         arrays = {name: rows.column(name) for name in rows.schema.names}
         for number, columns in groups:
             # Values of changed inputs are NULL.
@@ -471,7 +510,9 @@ class _ViewRows:
         """
         schema = self._view.dataset.schema
         for number, columns in enumerate(self._spec.computed):
-            if not (change >> number & 1).all() and not any(is_blob(schema.field(name)) for name in columns):
+            if not (change >> number & 1).all() and not any(
+                is_blob(schema.field(name)) for name in columns
+            ):
                 yield number, columns
 
 
@@ -487,7 +528,9 @@ class RewriteFewRows:
         return self.rewrite.run(iter(self.parts))
 
 
-def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, result: RefreshTaskResult) -> None:
+def _delete(
+    fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, result: RefreshTaskResult
+) -> None:
     """Deletes rows of a fragment of the view, in no version yet. 200,000 rows take a second.
 
     Row ids of the source select all their rows in the fragment.
@@ -495,7 +538,10 @@ def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, r
     if ids is not None:
         column, numbers = SOURCE_ROW_ID, np.unique(ids).tolist()
     else:
-        column, numbers = ROW_ADDRESS, (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
+        column, numbers = (
+            ROW_ADDRESS,
+            (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist(),
+        )
     remaining = fragment.delete(f"{column} IN ({', '.join(map(str, numbers))})")
     result.deleted += len(offsets)
     if remaining is None:
@@ -514,10 +560,14 @@ def _by_fragment(
         yield fragment_id, np.concatenate(offsets), np.concatenate(ids), np.concatenate(change)
 
 
-def _parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Offsets, np.ndarray, np.ndarray]]:
+def _parts_of(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[int, Offsets, np.ndarray, np.ndarray]]:
     """Yields rows of batches by fragment of the view, and rows absent from the view."""
     for batch in batches:
-        addresses, ids, change = (batch.column(i).fill_null(-1).to_numpy(zero_copy_only=False) for i in range(3))
+        addresses, ids, change = (
+            batch.column(i).fill_null(-1).to_numpy(zero_copy_only=False) for i in range(3)
+        )
         addresses = addresses.astype(np.int64).view(np.uint64)
         for number, start, end in runs_of(fragments_of(addresses)):
             yield number, offsets_of(addresses[start:end]), ids[start:end], change[start:end]

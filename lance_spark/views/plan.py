@@ -75,7 +75,13 @@ class RefreshPlan(Displayable):
     @property
     def has_work(self) -> bool:
         """Whether a refresh would change a row."""
-        return bool(self.rebuilds or self.rows_added or self.rows_recomputed or self.rows_removed or self.rows_pending)
+        return bool(
+            self.rebuilds
+            or self.rows_added
+            or self.rows_recomputed
+            or self.rows_removed
+            or self.rows_pending
+        )
 
     @property
     def text(self) -> str:
@@ -88,7 +94,9 @@ class RefreshPlan(Displayable):
         )
 
 
-def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, checkpoints: str | None) -> RefreshPlan:
+def plan_refresh(
+    ref: DatasetRef, src_version: int | None, *, table_name: str, checkpoints: str | None
+) -> RefreshPlan:
     """Returns the plan of a refresh. Runs on the driver, reads the changes, and writes nothing.
 
     Raises:
@@ -145,7 +153,9 @@ class _RowCounts:
         if start.base is None:
             counts.removed = start.dataset.count_rows()
         elif start.may_lack_rows(new=counts.new, unknown=counts.unknown):
-            counts.removed += sum(len(ids) for number, _ in changes.then for ids in rows.deleted_ids(number))
+            counts.removed += sum(
+                len(ids) for number, _ in changes.then for ids in rows.deleted_ids(number)
+            )
         counts._separate_new(start.dataset)
         if spec.selects:
             return counts
@@ -174,13 +184,21 @@ class _RowCounts:
 
 
 def _count_new_fragments(start: RefreshBase, changes: ChangedFragments) -> int:
-    base = set() if start.base is None else {handle.fragment_id for handle in start.base.open().get_fragments()}
+    base = (
+        set()
+        if start.base is None
+        else {handle.fragment_id for handle in start.base.open().get_fragments()}
+    )
     return sum(number not in base for number, _ in changes.now)
 
 
 def _pending(ref: DatasetRef, start: RefreshBase, checkpoints: str | None) -> int:
     if start.base is None or start.definition.function is not None:
         return 0
-    requests = [BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)]
-    prepared = [prepare(ref, request, checkpoints=checkpoints, define=define) for request in requests]
+    requests = [
+        BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)
+    ]
+    prepared = [
+        prepare(ref, request, checkpoints=checkpoints, define=define) for request in requests
+    ]
     return sum(plan.rows_to_do for request in prepared for plan in request.work(scan=True))

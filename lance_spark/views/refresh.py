@@ -110,14 +110,20 @@ class RefreshJob:
             self._environments.of(udf)
             if request.admission_check:
                 check_resources(spark, udf, strict=request.admission_strict)
-        function = None if definition.function is None else self._functions[definition.function.payload]
+        function = (
+            None if definition.function is None else self._functions[definition.function.payload]
+        )
         self.job_id = job_id or uuid.uuid4().hex
-        self.columns = tuple(name for name in start.dataset.schema.names if name not in definition.row_columns)
+        self.columns = tuple(
+            name for name in start.dataset.schema.names if name not in definition.row_columns
+        )
         self._table_name = table_name
         self._checkpoints = checkpoints
         self._make_progress = progress
         self._previous = None if start.shows is None else start.shows.version
-        self._staging = Staging.of_new_job(ref, table_files=count_data_files(start.dataset), pipelined=True)
+        self._staging = Staging.of_new_job(
+            ref, table_files=count_data_files(start.dataset), pipelined=True
+        )
         self._tag = f"lance-spark-{self._staging.job_id}"
         self._policy = CommitPolicy.of(None)
         self._await_start: Callable[[], None] = lambda: None
@@ -178,7 +184,11 @@ class RefreshJob:
             LanceSparkError: The job failed.
         """
         start = self._start
-        if start is not None and start.is_current and is_settled(start.view, start.dataset, start.shows):
+        if (
+            start is not None
+            and start.is_current
+            and is_settled(start.view, start.dataset, start.shows)
+        ):
             return self._result("DONE")
         self._await_start = begin_call(self._ref.uri, functools.partial(self._save, "RUNNING"))
         if is_local(self._ref.uri):
@@ -194,7 +204,9 @@ class RefreshJob:
             status = self._failed_status()
             if isinstance(error, BackfillIncompleteError) and error.result is None:
                 error.result = self._result(status)
-            if isinstance(error, Exception) and not isinstance(error, (LanceSparkError, UdfRuntimeError)):
+            if isinstance(error, Exception) and not isinstance(
+                error, (LanceSparkError, UdfRuntimeError)
+            ):
                 failure = SparkFailure.of(error)
                 raise self._incomplete(failure.text) from error
             raise
@@ -246,7 +258,9 @@ class RefreshJob:
         spec = replace(spec, lineage=look.lineage)
         tag = SparkJobTag(tag=self._tag, description=f"lance-spark: refresh of {self._table_name}")
         jobs = SparkJobs(self._spark, tag, check=self._refuse_cancelled)
-        tasks = RowTasks(self._spark, jobs, uri=self._ref.uri, concurrency=self._request.concurrency)
+        tasks = RowTasks(
+            self._spark, jobs, uri=self._ref.uri, concurrency=self._request.concurrency
+        )
         self._fragments = len(look.now)
         chunked = None if self._chunks is None else self._chunk(self._chunks, start, spec, look)
         with self._measure("place"):
@@ -254,11 +268,17 @@ class RefreshJob:
             if start.may_lack_rows(new=placed.new, unknown=placed.unknown):
                 placed += tasks.spill_deleted(spec, look.then)
             if start.definition.spark is not None:
-                placed += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
+                placed += tasks.query(
+                    SparkRows.of(spec, start.definition, start.definition.spark), look.now
+                )
             rewritten = tasks.rewrite(spec, placed) if placed.spilled else RefreshTaskResult()
             self._written += [*placed.written_files, *rewritten.written_files]
         with self._measure("commit"):
-            skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
+            skipped = (
+                None
+                if chunked is None
+                else keep_skipped(start.view, start.source.open(), chunked.skipped)
+            )
             self._commit(start, placed, rewritten, skipped)
             self._has_all_values = self._keeps_all_values(start, placed, rewritten)
             if self._chunks is not None and chunked is not None:
@@ -271,7 +291,9 @@ class RefreshJob:
         yield
         self._seconds[step] = self._seconds.get(step, 0.0) + time.monotonic() - began
 
-    def _keeps_all_values(self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult) -> bool:
+    def _keeps_all_values(
+        self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult
+    ) -> bool:
         """Tells whether all rows of the view still have the values of UDFs from before the refresh.
 
         Then no column needs a backfill.
@@ -302,14 +324,20 @@ class RefreshJob:
         for environment in self._environments.all():
             if environment.is_known(self._spark):
                 continue
-            tag = SparkJobTag(tag=self._tag, description=f"lance-spark: environment {environment.manifest.name}")
+            tag = SparkJobTag(
+                tag=self._tag, description=f"lance-spark: environment {environment.manifest.name}"
+            )
             try:
-                probes = SparkJobs(self._spark, tag).collect(functools.partial(environment.probe, self._spark))
+                probes = SparkJobs(self._spark, tag).collect(
+                    functools.partial(environment.probe, self._spark)
+                )
             finally:
                 self._refuse_cancelled()
             environment.check(self._spark, probes)
 
-    def _chunk(self, chunks: ChunkCalls, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments) -> Chunked:
+    def _chunk(
+        self, chunks: ChunkCalls, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments
+    ) -> Chunked:
         """Calls the chunker for rows without chunks."""
         skipped_file = None if start.base is None or start.shows is None else start.shows.skipped
         again = skipped_rows(start.view, start.source.open(), skipped_file)
@@ -317,14 +345,26 @@ class RefreshJob:
             return chunks.run(start, spec, look, again, self._environments, self._rest())
 
     def _place(
-        self, start: RefreshBase, spec: PlacementSpec, look: ChangedFragments, tasks: RowTasks, chunked: Chunked | None
+        self,
+        start: RefreshBase,
+        spec: PlacementSpec,
+        look: ChangedFragments,
+        tasks: RowTasks,
+        chunked: Chunked | None,
     ) -> RefreshTaskResult:
         """Writes the new rows, in no version yet, and spills changed rows."""
         if self._table is not None:
             return tasks.call_table(self._table_call(start, spec, self._table))
         if self._chunks is None or chunked is None:
-            return tasks.write_new(spec, look.now) if spec.selects or start.base is not None else RefreshTaskResult()
-        live = {handle.fragment_id: handle.metadata.num_rows for handle in start.source.open().get_fragments()}
+            return (
+                tasks.write_new(spec, look.now)
+                if spec.selects or start.base is not None
+                else RefreshTaskResult()
+            )
+        live = {
+            handle.fragment_id: handle.metadata.num_rows
+            for handle in start.source.open().get_fragments()
+        }
         numbers = sorted({*dict(look.now), *chunked.selects.again})
         try:
             return tasks.write_chunks(chunked, [(number, live[number]) for number in numbers])
@@ -346,7 +386,11 @@ class RefreshJob:
         )
 
     def _commit(
-        self, start: RefreshBase, placed: RefreshTaskResult, rewritten: RefreshTaskResult, skipped: str | None
+        self,
+        start: RefreshBase,
+        placed: RefreshTaskResult,
+        rewritten: RefreshTaskResult,
+        skipped: str | None,
     ) -> None:
         """Commits the rows of tasks, and notes the shown version.
 
@@ -354,7 +398,9 @@ class RefreshJob:
         """
         self._await_start()
         source, version = start.source, start.view.version or 0
-        state = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
+        state = Refreshed(
+            version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped
+        )
         # A view without a base keeps no row.
         rebuilt = () if start.base is not None else tuple(start.dataset.get_fragments())
         removed_rows = rewritten.deleted + sum(fragment.metadata.num_rows for fragment in rebuilt)
@@ -369,7 +415,11 @@ class RefreshJob:
         )
         if change.fragments or change.updated or change.removed:
             version = self._commit_rows(change)
-        self._rows = (placed.added + rewritten.added, rewritten.rows_rewritten, removed_rows - rewritten.rows_rewritten)
+        self._rows = (
+            placed.added + rewritten.added,
+            rewritten.rows_rewritten,
+            removed_rows - rewritten.rows_rewritten,
+        )
         self._note(replace(state, at=version))
 
     def _commit_rows(self, change: RowsToReplace) -> int:
@@ -378,7 +428,9 @@ class RefreshJob:
         self._staging.begin_commit()
         self._staging.refuse_missing(names)
         try:
-            result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
+            result = commit_replaced(
+                self._ref, change, job_id=self._staging.job_id, policy=self._policy
+            )
         except CommitTakenBackError:
             self._committed += names  # an old version names the files
             raise
@@ -400,7 +452,9 @@ class RefreshJob:
                 return None
             events = list(events_between(head, state.at, head.version))
             # A restore brought back the earlier configuration.
-            restored = any(event.operation is not None and Change.of(event).replaces for event in events)
+            restored = any(
+                event.operation is not None and Change.of(event).replaces for event in events
+            )
             is_lost = any(event.operation is None for event in events)
             if not restored and is_lost and not self._has_rows(head, state.at):
                 raise CommitOutcomeUnknownError(
@@ -417,7 +471,9 @@ class RefreshJob:
         """Tells whether a version has all rows committed by this refresh."""
         if version not in self._versions or not self._landed:
             return False
-        names = {path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files}
+        names = {
+            path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files
+        }
         return names.issuperset(self._landed)
 
     def _fill(self) -> None:
@@ -453,7 +509,13 @@ class RefreshJob:
         define_columns = functools.partial(define, opened=self._source, functions=self._functions)
         # A later column reads the commit of an earlier column.
         head = None if number else self._head
-        prepared = prepare(self._ref, backfill_request, checkpoints=self._checkpoints, define=define_columns, head=head)
+        prepared = prepare(
+            self._ref,
+            backfill_request,
+            checkpoints=self._checkpoints,
+            define=define_columns,
+            head=head,
+        )
         progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
         backfill = self._backfill = BackfillJob(
             self._spark, prepared, self._table_name, progress, self._environments, self._history
@@ -475,12 +537,16 @@ class RefreshJob:
     def _cost(self) -> float:
         """Returns the cost of the chunker and of the backfills, once for sibling columns."""
         chunks = 0.0 if self._chunks is None else self._chunks.cost
-        return chunks + sum(job.cost for job in {job.job_id: job for job in self._backfills.values()}.values())
+        return chunks + sum(
+            job.cost for job in {job.job_id: job for job in self._backfills.values()}.values()
+        )
 
     def _rest(self) -> Spending:
         """Returns the rest of the budget."""
         spent = self._result("RUNNING")
-        return self._budget.without(calls=spent.rows_computed, seconds=spent.seconds["total"], cost=spent.cost)
+        return self._budget.without(
+            calls=spent.rows_computed, seconds=spent.seconds["total"], cost=spent.cost
+        )
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(
@@ -494,7 +560,9 @@ class RefreshJob:
             raise self._incomplete("the job was cancelled")
 
     def _failed_status(self) -> Status:
-        return "CANCELLED" if self._cancelled.is_set() else "PARTIAL" if self._versions else "FAILED"
+        return (
+            "CANCELLED" if self._cancelled.is_set() else "PARTIAL" if self._versions else "FAILED"
+        )
 
     def _result(self, status: Status) -> RefreshJobResult:
         added, recomputed, removed = self._rows

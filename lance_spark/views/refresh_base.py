@@ -94,7 +94,9 @@ class RefreshBase:
             base = None
         definition.fields_in(source, view.uri)
         _check_texts(view, dataset, definition, source)
-        return RefreshBase(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
+        return RefreshBase(
+            view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base
+        )
 
     def may_lack_rows(self, *, new: int, unknown: int) -> bool:
         """Tells whether the source may lack rows of the base.
@@ -154,7 +156,9 @@ def load_functions(start: RefreshBase) -> dict[str, UDF]:
     bindings = [*groups_of(start.dataset), (start.definition.function, ("",))]
     objects = objects_of_table(start.view)
     return {
-        binding.payload: load_udf(binding, objects, columns[0]) for binding, columns in bindings if binding is not None
+        binding.payload: load_udf(binding, objects, columns[0])
+        for binding, columns in bindings
+        if binding is not None
     }
 
 
@@ -169,16 +173,24 @@ def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> 
         )
 
 
-def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed, source: DatasetRef) -> DatasetRef | None:
+def _base_of(
+    view: DatasetRef, definition: ViewDefinition, shows: Refreshed, source: DatasetRef
+) -> DatasetRef | None:
     """Returns the shown version; None after a cleanup."""
     try:
-        base = source if shows.version == source.version else definition.pin_source(view, shows.version)
+        base = (
+            source
+            if shows.version == source.version
+            else definition.pin_source(view, shows.version)
+        )
     except VersionNotFoundError:
         latest = definition.pin_source(view, None)
         if (latest.version or 0) < shows.version:
             raise made_anew(view, latest, shows.version) from None
         _LOG.warning(
-            "version %s of the source of view %s was cleaned up: all rows are made anew", shows.version, view.uri
+            "version %s of the source of view %s was cleaned up: all rows are made anew",
+            shows.version,
+            view.uri,
         )
         return None
     if base.incarnation != shows.incarnation:
@@ -186,7 +198,9 @@ def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed, sou
     return base
 
 
-def _check_texts(view: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition, source: DatasetRef) -> None:
+def _check_texts(
+    view: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition, source: DatasetRef
+) -> None:
     """Checks the stored texts of a view, because any writer of the view may change them."""
     expressions = [text for _, text in expressions_of(dataset)]
     try:
@@ -216,7 +230,9 @@ def _shares_fragment(before: lance.LanceDataset, after: lance.LanceDataset) -> b
     return False
 
 
-def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None) -> None:
+def _refuse_overwritten(
+    view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None
+) -> None:
     if base is not None and _shares_fragment(base.open(), source.open()):
         return
     low, high = sorted((shows.version, source.version or 0))

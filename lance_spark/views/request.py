@@ -43,10 +43,17 @@ class RefreshRequest:
                 "A refresh takes no where, because the view's query selects its rows. Make a view with where(...), or "
                 "backfill a column of the view with where=."
             )
-        for name in ("src_version", "max_rows_per_fragment", "concurrency", "intra_applier_concurrency"):
+        for name in (
+            "src_version",
+            "max_rows_per_fragment",
+            "concurrency",
+            "intra_applier_concurrency",
+        ):
             value = getattr(self, name)
             optional = value is None and name != "intra_applier_concurrency"
-            if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if not optional and (
+                isinstance(value, bool) or not isinstance(value, int) or value < 1
+            ):
                 raise OptionError(name, value, "a whole number, 1 or more")
         object.__setattr__(self, "blob_read_buffer_size", blob_buffer_of(None))
 

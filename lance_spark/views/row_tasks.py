@@ -56,20 +56,26 @@ _UNMATCHED_PARTS = 32
 class RowTasks:
     """The Spark jobs of a refresh. Belongs to a single thread of the driver."""
 
-    def __init__(self, spark: SparkSession, jobs: SparkJobs, *, uri: str, concurrency: int | None) -> None:
+    def __init__(
+        self, spark: SparkSession, jobs: SparkJobs, *, uri: str, concurrency: int | None
+    ) -> None:
         """Takes the view and the maximum of concurrent tasks. Tasks of a join are not limited."""
         self._spark = spark
         self._jobs = jobs
         self._uri = uri
         self._concurrency = concurrency
 
-    def write_new(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+    def write_new(
+        self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]
+    ) -> RefreshTaskResult:
         """Writes new rows of fragments of the source, given with rows, and spills changed rows."""
         packs = self._packs(fragments, spec.max_rows)
         spec = replace(spec, tasks=len(packs))
         return self._run([WriteNewRows(spec=spec, fragments=pack) for pack in packs])
 
-    def spill_deleted(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+    def spill_deleted(
+        self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]
+    ) -> RefreshTaskResult:
         """Spills deleted rows of fragments of the shown version, given with rows."""
         packs = self._packs(fragments, spec.max_rows)
         spec = replace(spec, tasks=len(packs))
@@ -78,9 +84,13 @@ class RowTasks:
     def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
         """Writes the results of a Spark query over new and changed rows of the source."""
         packs = self._packs(fragments, rows.spec.max_rows)
-        return self._total(lambda: rows.answers(self._spark, packs)) if packs else RefreshTaskResult()
+        return (
+            self._total(lambda: rows.answers(self._spark, packs)) if packs else RefreshTaskResult()
+        )
 
-    def write_chunks(self, chunked: Chunked, fragments: Sequence[tuple[int, int]]) -> RefreshTaskResult:
+    def write_chunks(
+        self, chunked: Chunked, fragments: Sequence[tuple[int, int]]
+    ) -> RefreshTaskResult:
         """Writes the chunks of rows of fragments of the source, given with rows.
 
         Raises:
@@ -120,13 +130,18 @@ class RowTasks:
 
     def rewrite(self, spec: PlacementSpec, placed: RefreshTaskResult) -> RefreshTaskResult:
         """Deletes spilled rows of the view, and writes the changed rows of the source."""
-        searches = placed.spilled <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
+        searches = (
+            placed.spilled <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
+        )
         parts = _looked_up(spec, placed) if searches or placed.spilled <= FILTERED_ROWS else None
         # A row of the source may be any number of rows of the view.
         if parts is not None and sum(part.num_rows for part in parts) <= SEARCHED_ROWS:
             rewrite = RewriteRows(spec=spec)
             return self._run(
-                [RewriteFewRows(rewrite=rewrite, parts=some) for some in at_most(parts, self._concurrency)]
+                [
+                    RewriteFewRows(rewrite=rewrite, parts=some)
+                    for some in at_most(parts, self._concurrency)
+                ]
             )
         return self._total(lambda: self._joined(spec, placed))
 
@@ -136,12 +151,19 @@ class RowTasks:
         numbers = self._spark.range(0, count, 1, min(count, self._concurrency or count))
         spilled = numbers.mapInArrow(reader, "id long, change long")
         options = spec.view.storage_settings
-        options |= {"version": str(spec.view.version), "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS])}
+        options |= {
+            "version": str(spec.view.version),
+            "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS]),
+        }
         view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
-        joined = spilled.join(view, spilled["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
+        joined = spilled.join(view, spilled["id"] == view[SOURCE_ROW_ID], "left").select(
+            ROW_ADDRESS, "id", "change"
+        )
         is_placed = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != DELETED)
         # Rows absent from the view come in separate parts.
-        part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS)))
+        part = sf.coalesce(
+            sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS))
+        )
         parts = joined.where(is_placed).repartition(part).sortWithinPartitions(ROW_ADDRESS)
         return parts.mapInArrow(RewriteRows(spec=spec), ANSWER)
 
@@ -160,7 +182,8 @@ def _looked_up(spec: PlacementSpec, placed: RefreshTaskResult) -> tuple[pa.Recor
     """Returns spilled rows by fragment of the view: the input of :class:`RewriteRows`."""
     reader = _reader_of(spec, placed)
     spilled = pa.Table.from_batches(
-        [batch for number in range(len(reader.parts)) for batch in reader.read(number)], schema=SPILL_SCHEMA
+        [batch for number in range(len(reader.parts)) for batch in reader.read(number)],
+        schema=SPILL_SCHEMA,
     )
     ids, change = (spilled.column(name).to_numpy() for name in ("id", "change"))
     order = np.argsort(ids, kind="stable")
@@ -170,12 +193,16 @@ def _looked_up(spec: PlacementSpec, placed: RefreshTaskResult) -> tuple[pa.Recor
     addresses, at = addresses[by_address], at[by_address]
     unmatched = np.setdiff1d(np.flatnonzero(change != DELETED), at)
     cuts = np.flatnonzero(np.diff(addresses >> 32)) + 1
-    parts = [(pa.array(some), rows) for some, rows in zip(np.split(addresses, cuts), np.split(at, cuts), strict=True)]
+    parts = [
+        (pa.array(some), rows)
+        for some, rows in zip(np.split(addresses, cuts), np.split(at, cuts), strict=True)
+    ]
     nowhere: Any = pa.nulls(len(unmatched), pa.int64())
     parts.append((nowhere, unmatched))
     return tuple(
         pa.RecordBatch.from_arrays(
-            [some, pa.array(ids[rows]), pa.array(change[rows])], names=["address", *SPILL_SCHEMA.names]
+            [some, pa.array(ids[rows]), pa.array(change[rows])],
+            names=["address", *SPILL_SCHEMA.names],
         )
         for some, rows in parts
         if len(rows)
@@ -184,11 +211,20 @@ def _looked_up(spec: PlacementSpec, placed: RefreshTaskResult) -> tuple[pa.Recor
 
 def find_rows(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row ids present in the view, with their addresses. `ids` are ascending."""
-    text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})" if len(ids) <= FILTERED_ROWS else None
+    text = (
+        f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})"
+        if len(ids) <= FILTERED_ROWS
+        else None
+    )
     matches = [np.empty((2, 0), dtype=np.int64)]
     try:
-        for batch in view.scanner(columns=[SOURCE_ROW_ID], filter=text, with_row_address=True).to_reader():
-            some, addresses = (batch.column(name).to_numpy().astype(np.int64) for name in (SOURCE_ROW_ID, ROW_ADDRESS))
+        for batch in view.scanner(
+            columns=[SOURCE_ROW_ID], filter=text, with_row_address=True
+        ).to_reader():
+            some, addresses = (
+                batch.column(name).to_numpy().astype(np.int64)
+                for name in (SOURCE_ROW_ID, ROW_ADDRESS)
+            )
             is_requested = ids[np.minimum(np.searchsorted(ids, some), len(ids) - 1)] == some
             matches.append(np.stack([some[is_requested], addresses[is_requested]]))
     except (ValueError, OSError, RuntimeError) as error:

@@ -59,7 +59,9 @@ class SourcePin:
         return SourcePin(version=values["version"], incarnation=values["incarnation"])
 
 
-def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable[_Version | None]) -> None:
+def refuse_other_source(
+    view: DatasetRef, source: DatasetRef, versions: Iterable[_Version | None]
+) -> None:
     """Refuses a source that was created again, or whose identity is unknown.
 
     A view of an older release knows no version before its first refresh, and a cleanup may have

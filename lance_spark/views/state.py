@@ -67,7 +67,12 @@ class Refreshed:
 
     def to_json(self) -> str:
         """Returns the stored form."""
-        values = {"version": self.version, "incarnation": self.incarnation, "at": self.at, "skipped": self.skipped}
+        values = {
+            "version": self.version,
+            "incarnation": self.incarnation,
+            "at": self.at,
+            "skipped": self.skipped,
+        }
         return json.dumps(values)
 
     @staticmethod
@@ -82,7 +87,8 @@ class Refreshed:
             check_fields({"skipped": values.get("skipped")}, {"skipped": (str, type(None))})
         except ValueError as error:
             raise ViewError(
-                f"The stored state of the view {view_uri} is damaged: {error}. Make the view again.", uri=view_uri
+                f"The stored state of the view {view_uri} is damaged: {error}. Make the view again.",
+                uri=view_uri,
             ) from error
         return Refreshed(
             version=values["version"],
@@ -111,18 +117,25 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
             undone.add(event.properties[UNDONE_KEY])
         if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
             stamped = Refreshed.from_json(event.properties[STAMP_KEY], dataset.uri)
-            return dataclasses.replace(stamped, at=event.version, doubled=_is_doubled(dataset, event, undone))
+            return dataclasses.replace(
+                stamped, at=event.version, doubled=_is_doubled(dataset, event, undone)
+            )
     return None if configured is None else dataclasses.replace(configured, lost=lost)
 
 
 def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
     """Tells whether another stamp may lie between a stamped commit and its read version."""
     commit = summary_of(event, dataset.uri)
-    read = event.version - 1 if commit is None or commit.read_version is None else commit.read_version
+    read = (
+        event.version - 1 if commit is None or commit.read_version is None else commit.read_version
+    )
     between = events_between(dataset, read, event.version - 1)
     return any(
         other_event.operation is None
-        or (STAMP_KEY in other_event.properties and other_event.properties.get(JOB_KEY) not in undone)
+        or (
+            STAMP_KEY in other_event.properties
+            and other_event.properties.get(JOB_KEY) not in undone
+        )
         for other_event in between
     )
 
@@ -142,7 +155,11 @@ _KEEPS_VALUES = ("BaseOperation", "CreateIndex", "ReserveFragments", "Rewrite", 
 
 
 def is_settled(
-    view: DatasetRef, dataset: lance.LanceDataset, shows: Refreshed | None, *, but: str | None = None
+    view: DatasetRef,
+    dataset: lance.LanceDataset,
+    shows: Refreshed | None,
+    *,
+    but: str | None = None,
 ) -> bool:
     """Tells whether the last refresh left no row without a value, and no other writer came after.
 
@@ -159,9 +176,12 @@ def is_settled(
     if not refreshes or not _gave_all_values(refreshes[0], records):
         return False
     refresh_ids = {record.job_id for record in refreshes}
-    staging_ids = {record.staging_id for record in records if record.job_id.partition("-")[0] in refresh_ids}
+    staging_ids = {
+        record.staging_id for record in records if record.job_id.partition("-")[0] in refresh_ids
+    }
     return all(
-        event.name in _KEEPS_VALUES or event.properties.get(JOB_KEY, "").partition("-")[0] in staging_ids
+        event.name in _KEEPS_VALUES
+        or event.properties.get(JOB_KEY, "").partition("-")[0] in staging_ids
         for event in events_between(dataset, shows.at, dataset.version)
     )
 
@@ -170,7 +190,9 @@ def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
     """Tells whether a refresh has ended, and its backfills left no row without a value."""
     jobs = [record for record in records if record.job_id.partition("-")[0] == refresh.job_id]
     # The end of a backfill may be unknown after a failure of the store, and then its counts, too.
-    return all(job.status == "DONE" and not job.rows_skipped and not job.rows_failed for job in jobs)
+    return all(
+        job.status == "DONE" and not job.rows_skipped and not job.rows_failed for job in jobs
+    )
 
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
@@ -178,4 +200,7 @@ def has_unfinished(view: DatasetRef, but: str | None) -> bool:
     refreshes = JobHistory(view).jobs_since_done(f"job_type = {quote_text(JOB_TYPE)}")
     records = [record for record in refreshes if record.job_id != but]
     ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
-    return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)
+    return any(
+        record.status != "DONE" and (ended is None or record.launched_at > ended)
+        for record in records
+    )

@@ -96,7 +96,10 @@ class TableCall:
         interpreter = open_interpreter(udf, self.environment, self.artifacts)
         with self.spec.write_fragments(self.spec.placed, result) as sink:
             for function_result in call_table(udf, self.source, interpreter):
-                arrays = [aligned(_as(function_result.column(names[field.name]), field.type)) for field in schema]
+                arrays = [
+                    aligned(_as(function_result.column(names[field.name]), field.type))
+                    for field in schema
+                ]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 result.added += function_result.num_rows
         return result

@@ -14,7 +14,12 @@ from lance_spark.commit.commit_loop import CommitPolicy
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files
-from lance_spark.errors import OptionError, SchemaMismatchError, TableExistsError, TableNotFoundError
+from lance_spark.errors import (
+    OptionError,
+    SchemaMismatchError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from lance_spark.options.io_options import WriteOptions
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import is_logical_blob, row_field
@@ -66,7 +71,9 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         _refuse_doubled_columns(schema)
         # Read here, because the environment variables of the driver count.
         policy = CommitPolicy.of(
-            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+            options.commit_max_retries,
+            options.commit_timeout,
+            allow_unsafe=options.allow_unsafe_commits,
         )
         present = loaded or pin_present(ref)
         if present is None:
@@ -76,7 +83,9 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
         if present is not None:
             ref = present
             if options.create_only:
-                raise TableExistsError(ref.uri, hint="leave the option create_only out, or drop the table first")
+                raise TableExistsError(
+                    ref.uri, hint="leave the option create_only out, or drop the table first"
+                )
             dataset = ref.open()
             refuse_other_settings(dataset, options, ref.uri)
             if options.mergeschema and not overwrite:
@@ -110,7 +119,9 @@ class LanceAppendWriter(RowWrite, DataSourceArrowWriter):
             UnsupportedTypeError: The table's file format cannot hold a value.
         """
         converter = WriteConverter(self.source, self.layout.row_schema)
-        return self.write_fragments(converter.convert(batch) for batch in iterator if batch.num_rows)
+        return self.write_fragments(
+            converter.convert(batch) for batch in iterator if batch.num_rows
+        )
 
 
 def pin_present(ref: DatasetRef) -> DatasetRef | None:
@@ -121,26 +132,40 @@ def pin_present(ref: DatasetRef) -> DatasetRef | None:
         return None
 
 
-def _plan_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:
+def _plan_new_table(
+    dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions
+) -> FileLayout:
     """Returns the layout of a created table, or of an overwritten table in its present format."""
     column_options = {column: dict(values) for column, values in options.column_options}
     rows = pa.schema([row_field(field) for field in to_lance_schema(schema, column_options)])
     check_writable(schema, rows)
-    version = options.data_storage_version or "stable" if dataset is None else dataset.data_storage_version
+    version = (
+        options.data_storage_version or "stable"
+        if dataset is None
+        else dataset.data_storage_version
+    )
     return FileLayout.of_new_table(rows, version)
 
 
-def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions, policy: CommitPolicy) -> DatasetRef:
+def _with_new_columns(
+    ref: DatasetRef, schema: StructType, options: WriteOptions, policy: CommitPolicy
+) -> DatasetRef:
     """Adds the missing columns to a table, all NULL, and returns the resulting version."""
     rows = [row_field(field) for field in ref.open().schema]
     present = {field.name.lower() for field in rows}
-    missing_columns = StructType([field for field in schema.fields if field.name.lower() not in present])
+    missing_columns = StructType(
+        [field for field in schema.fields if field.name.lower() not in present]
+    )
     if not missing_columns.fields:
         return ref
     column_options = {
-        column: dict(values) for column, values in options.column_options if column.partition(".")[0] not in present
+        column: dict(values)
+        for column, values in options.column_options
+        if column.partition(".")[0] not in present
     }
-    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(missing_columns, column_options)])
+    new = pa.schema(
+        [field.with_nullable(True) for field in to_lance_schema(missing_columns, column_options)]
+    )
     check_writable(schema, pa.schema([*rows, *map(row_field, new)]), uri=ref.uri)
 
     def add(head: lance.LanceDataset) -> None:
@@ -155,18 +180,24 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
     return ref.pin(None)
 
 
-def _plan_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
+def _plan_append(
+    dataset: lance.LanceDataset, schema: StructType, options: WriteOptions
+) -> FileLayout:
     rows = pa.schema([row_field(field) for field in dataset.schema])
     _refuse_row_addresses(schema, rows, dataset.uri)
     check_writable(schema, rows, uri=dataset.uri, takes_new_columns=True)
     _refuse_other_column_options(rows, options)
     # Files omit the columns missing from the DataFrame, as Lance does; these columns read as NULL.
     source_names = {name.lower() for name in schema.names}
-    return FileLayout.of_table(dataset, [name for name in rows.names if name.lower() in source_names])
+    return FileLayout.of_table(
+        dataset, [name for name in rows.names if name.lower() in source_names]
+    )
 
 
 def _refuse_row_addresses(schema: StructType, table: pa.Schema, uri: str) -> None:
-    addresses = [name for name in ("_rowaddr", "_rowid") if name in schema.names and name not in table.names]
+    addresses = [
+        name for name in ("_rowaddr", "_rowid") if name in schema.names and name not in table.names
+    ]
     if addresses:
         raise SchemaMismatchError(
             f"The DataFrame has the column {addresses[0]} of a backfill, and this write appends rows. Nothing was "
@@ -197,12 +228,18 @@ def refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, ur
 
     stored_version = dataset.data_storage_version
     requested = options.data_storage_version
-    if requested is not None and stored_version != (stable_version() if requested == "stable" else requested):
+    if requested is not None and stored_version != (
+        stable_version() if requested == "stable" else requested
+    ):
         raise _mismatch_error(
-            "data_storage_version", requested, f"{stored_version}, which the table at {uri} has and keeps"
+            "data_storage_version",
+            requested,
+            f"{stored_version}, which the table at {uri} has and keeps",
         )
     if dataset.has_stable_row_ids and not options.enable_stable_row_ids:
-        raise _mismatch_error("enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps")
+        raise _mismatch_error(
+            "enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps"
+        )
 
 
 def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None:
@@ -211,11 +248,15 @@ def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None
         for name, value in values:
             if field is None or not _has_column_option(field, name, value):
                 stored_type = "no such column" if field is None else field.type
-                raise _mismatch_error(f"{column}.{name}", value, f"what the table has ({stored_type})")
+                raise _mismatch_error(
+                    f"{column}.{name}", value, f"what the table has ({stored_type})"
+                )
 
 
 def _mismatch_error(option: str, value: str, accepted: str) -> OptionError:
-    return OptionError(option, value, f"{accepted}, or no such option", problem="is not the table's")
+    return OptionError(
+        option, value, f"{accepted}, or no such option", problem="is not the table's"
+    )
 
 
 def _has_column_option(field: pa.Field[Any], option: str, value: str) -> bool:
@@ -230,5 +271,9 @@ def _find_column(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | 
     column = next((field for field in fields if field.name.lower() == first.lower()), None)
     if column is None or not rest:
         return column
-    children = [column.type.field(i) for i in range(column.type.num_fields)] if pa.types.is_struct(column.type) else []
+    children = (
+        [column.type.field(i) for i in range(column.type.num_fields)]
+        if pa.types.is_struct(column.type)
+        else []
+    )
     return _find_column(children, rest)

@@ -31,7 +31,9 @@ Batches = Callable[[pa.Schema | None], pa.RecordBatchReader]
 """Opens the rows. The argument is the table's schema for an append, else None."""
 
 
-def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions) -> CommitResult | None:
+def write_arrow_rows(
+    ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions
+) -> CommitResult | None:
     """Creates a table, or appends or replaces rows, as a single version.
 
     Returns the commit, or None for an append without rows.
@@ -58,18 +60,27 @@ def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, option
     if present is not None:
         ref = present
         if mode == "create":
-            raise TableExistsError(ref.uri, hint="open it, or replace its rows with mode='overwrite'")
+            raise TableExistsError(
+                ref.uri, hint="open it, or replace its rows with mode='overwrite'"
+            )
         dataset = ref.open()
         refuse_other_settings(dataset, options, ref.uri)
     appended_to = dataset if mode == "append" else None
-    reader = batches(None if appended_to is None else pa.schema([row_field(field) for field in appended_to.schema]))
+    reader = batches(
+        None
+        if appended_to is None
+        else pa.schema([row_field(field) for field in appended_to.schema])
+    )
     write = RowWrite(
         ref=ref,
         layout=_plan_layout(reader.schema, appended_to, dataset, options, ref.uri),
         mode=mode,
         options=options,
         staging=Staging.of_new_job(
-            ref, table_files=None if dataset is None else count_data_files(dataset), pipelined=True, marked=False
+            ref,
+            table_files=None if dataset is None else count_data_files(dataset),
+            pipelined=True,
+            marked=False,
         ),
         policy=policy,
     )
@@ -100,11 +111,19 @@ def _plan_layout(
             "Rename or drop all but one."
         )
     if appended_to is not None:
-        _refuse_other_columns(rows.names, pa.schema([row_field(field) for field in appended_to.schema]), uri)
+        _refuse_other_columns(
+            rows.names, pa.schema([row_field(field) for field in appended_to.schema]), uri
+        )
         return FileLayout.of_table(appended_to, rows.names)
-    version = options.data_storage_version or "stable" if replaced is None else replaced.data_storage_version
+    version = (
+        options.data_storage_version or "stable"
+        if replaced is None
+        else replaced.data_storage_version
+    )
     fields = pa.schema([row_field(field) for field in rows])
-    return FileLayout.of_new_table(fields.with_metadata(dict((rows.metadata or {}).items())), version)
+    return FileLayout.of_new_table(
+        fields.with_metadata(dict((rows.metadata or {}).items())), version
+    )
 
 
 def _refuse_other_columns(names: Sequence[str], table: pa.Schema, uri: str) -> None:
@@ -131,7 +150,9 @@ def _reorder_columns(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterato
         if batch.num_rows:
             columns = (batch.column(name) for name in schema.names)
             arrays = [
-                _read_blob_bytes(c, f.name) if isinstance(c, pa.ExtensionArray) and is_logical_blob(f) else c
+                _read_blob_bytes(c, f.name)
+                if isinstance(c, pa.ExtensionArray) and is_logical_blob(f)
+                else c
                 for c, f in zip(columns, schema, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)

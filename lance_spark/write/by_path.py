@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 
 def plan_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool, spec: Mapping[str, Any] | None = None
+    options: Mapping[str, str],
+    schema: StructType,
+    *,
+    overwrite: bool,
+    spec: Mapping[str, Any] | None = None,
 ) -> LanceAppendWriter | LanceBackfillWriter:
     """Returns the writer of a new job, and opens the job. Runs on the driver.
 
@@ -40,7 +44,9 @@ def plan_writer(
             option does not fit the table.
     """
     parsed = WriteOptions.parse(options)
-    statement = "BACKFILL" if parsed.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
+    statement = (
+        "BACKFILL" if parsed.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
+    )
     check_statement_options(statement, statement_options(options))
     # Never from column metadata: INSERT INTO y SELECT * FROM x passes the metadata of x.
     path = parsed.path or (spec or {}).get("path")
@@ -59,7 +65,9 @@ def plan_writer(
     else:
         from lance_spark.write.append_writer import LanceAppendWriter
 
-        writer = LanceAppendWriter.plan(ref, schema, parsed, overwrite=overwrite, loaded=_loaded(ref, spec))
+        writer = LanceAppendWriter.plan(
+            ref, schema, parsed, overwrite=overwrite, loaded=_loaded(ref, spec)
+        )
     writer.staging.open_job()
     return writer
 

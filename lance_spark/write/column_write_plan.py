@@ -79,7 +79,12 @@ class ColumnWritePlan:
 
 
 def plan_column_write(
-    ref: DatasetRef, schema: StructType, options: WriteOptions, write_spec: Mapping[str, Any] | None, *, overwrite: bool
+    ref: DatasetRef,
+    schema: StructType,
+    options: WriteOptions,
+    write_spec: Mapping[str, Any] | None,
+    *,
+    overwrite: bool,
 ) -> ColumnWritePlan:
     """Plans a write; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
 
@@ -88,13 +93,22 @@ def plan_column_write(
     spec = write_spec or {}
     if overwrite:
         raise OptionError(
-            "mode", "backfill", "mode('append') with it; no row is replaced", problem="contradicts mode('overwrite')"
+            "mode",
+            "backfill",
+            "mode('append') with it; no row is replaced",
+            problem="contradicts mode('overwrite')",
         )
     address = _find_address_column(schema, ref.uri)
-    snapshot = _resolve_snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
+    snapshot = _resolve_snapshot(
+        ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ()
+    )
     dataset = _open_snapshot(snapshot)
     frame_columns = _FrameColumns(
-        source=schema, address=address, verify=options.verify_columns or (), stored=dataset.schema, uri=ref.uri
+        source=schema,
+        address=address,
+        verify=options.verify_columns or (),
+        stored=dataset.schema,
+        uri=ref.uri,
     )
     frame_columns.check()
     new_columns = _build_new_columns(frame_columns.added, options)
@@ -109,11 +123,17 @@ def plan_column_write(
         snapshot=snapshot,
         source=schema,
         columns=pa.schema(
-            [pa.field(address, pa.int64()), *targets, *map(frame_columns.stored.field, frame_columns.verify)]
+            [
+                pa.field(address, pa.int64()),
+                *targets,
+                *map(frame_columns.stored.field, frame_columns.verify),
+            ]
         ),
         address=address,
         by_row_id=by_row_id,
-        targets=Targets(schema=targets, existing=frame_columns.existing, format=dataset.data_storage_version),
+        targets=Targets(
+            schema=targets, existing=frame_columns.existing, format=dataset.data_storage_version
+        ),
         target_identities=_identify(targets, identities),
         new_columns=new_columns,
         verify_columns=frame_columns.verify,
@@ -148,7 +168,9 @@ class _FrameColumns:
     @property
     def added(self) -> StructType:
         """Targets that the table lacks."""
-        return StructType([self._fields[name] for name in self.targets if name not in self._stored_names])
+        return StructType(
+            [self._fields[name] for name in self.targets if name not in self._stored_names]
+        )
 
     @functools.cached_property
     def _fields(self) -> dict[str, StructField]:
@@ -165,7 +187,12 @@ class _FrameColumns:
     def merge(self, new_columns: pa.Schema) -> pa.Schema:
         """Returns the targets in the types of the table and of its new columns."""
         existing = self._stored_names
-        return pa.schema([(self.stored if name in existing else new_columns).field(name) for name in self.targets])
+        return pa.schema(
+            [
+                (self.stored if name in existing else new_columns).field(name)
+                for name in self.targets
+            ]
+        )
 
     def check(self) -> None:
         """Checks names and types against the table.
@@ -178,7 +205,9 @@ class _FrameColumns:
             if name not in self._fields or name not in self._stored_names:
                 place = "the DataFrame" if name not in self._fields else "the table"
                 raise ColumnNotFoundError(
-                    name, place, hint="verify_columns are columns of the table that are written along unchanged"
+                    name,
+                    place,
+                    hint="verify_columns are columns of the table that are written along unchanged",
                 )
         problems = [*self._find_problems(), *filter(None, map(self._explain_name, self.targets))]
         if problems:
@@ -215,9 +244,12 @@ class _FrameColumns:
             _refuse_lacking_fields(self._fields[name].dataType, self.stored.field(name).type, name)
 
 
-def _identify(targets: pa.Schema, identities: Mapping[str, FieldIdentity]) -> tuple[FieldIdentity, ...]:
+def _identify(
+    targets: pa.Schema, identities: Mapping[str, FieldIdentity]
+) -> tuple[FieldIdentity, ...]:
     return tuple(
-        identities.get(field.name) or FieldIdentity(name=field.name, id=UNKNOWN_FIELD, ids=(), type=str(field.type))
+        identities.get(field.name)
+        or FieldIdentity(name=field.name, id=UNKNOWN_FIELD, ids=(), type=str(field.type))
         for field in targets
     )
 
@@ -226,7 +258,9 @@ def _check_storable(targets: pa.Schema, new_columns: pa.Schema, file_format: str
     """Raises if a target is a blob, or if the table's file format cannot hold a new column."""
     for field in filter(is_blob, targets):
         hint = "write binary, or rewrite the table with mode('overwrite')"
-        raise UnsupportedTypeError(field.name, "blob", reason="a backfill cannot write blobs", hint=hint)
+        raise UnsupportedTypeError(
+            field.name, "blob", reason="a backfill cannot write blobs", hint=hint
+        )
     if new_columns.names:
         FileLayout.of_new_table(new_columns, file_format)
 
@@ -261,7 +295,9 @@ def _refuse_lacking_fields(source: DataType, stored: pa.DataType, path: str) -> 
             _refuse_lacking_fields(kind, stored_kind, f"{path}.{name}")
 
 
-def _pair_nested_types(source: DataType, stored: pa.DataType) -> list[tuple[str, DataType | None, pa.DataType]]:
+def _pair_nested_types(
+    source: DataType, stored: pa.DataType
+) -> list[tuple[str, DataType | None, pa.DataType]]:
     """Returns the types inside a type of the table, with their names and Spark's types.
 
     Spark's type of a missing field is None.
@@ -269,7 +305,10 @@ def _pair_nested_types(source: DataType, stored: pa.DataType) -> list[tuple[str,
     if isinstance(source, ArrayType) and hasattr(stored, "value_type"):
         return [("element", source.elementType, stored.value_type)]
     if isinstance(source, MapType) and pa.types.is_map(stored):
-        return [("key", source.keyType, stored.key_type), ("value", source.valueType, stored.item_type)]
+        return [
+            ("key", source.keyType, stored.key_type),
+            ("value", source.valueType, stored.item_type),
+        ]
     if isinstance(source, StructType) and pa.types.is_struct(stored):
         kinds = {field.name.lower(): field.dataType for field in source.fields}
         return [(field.name, kinds.get(field.name.lower()), field.type) for field in stored]
@@ -289,8 +328,12 @@ def _resolve_snapshot(
     metadata_ref = _parse_snapshot(metadata.get(_TABLE, "{}"), ref)
     if metadata_ref is None:
         return _pin_named_version(ref, version, reads)
-    if not _is_same_location(metadata_ref.uri, ref.uri) and _is_same_location(metadata_ref.table_uri, ref.table_uri):
-        read, write = (MAIN_BRANCH if table.branch is None else table.branch for table in (metadata_ref, ref))
+    if not _is_same_location(metadata_ref.uri, ref.uri) and _is_same_location(
+        metadata_ref.table_uri, ref.table_uri
+    ):
+        read, write = (
+            MAIN_BRANCH if table.branch is None else table.branch for table in (metadata_ref, ref)
+        )
         raise SnapshotError(
             f"The row addresses are of branch {read!r}, and the write goes to branch {write!r}, where they mean other "
             f"rows. Table: {ref.uri}. Write with option('branch', {read!r}), or read branch {write!r}."
@@ -359,18 +402,25 @@ def _open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
         ) from error
     if dataset.data_storage_version in ("0.1", "legacy"):
         why = "its files cannot be filled column by column"
-        raise UnsupportedTypeError("*", "file format 0.1", reason=why, hint="write the table anew with format 2.1")
+        raise UnsupportedTypeError(
+            "*", "file format 0.1", reason=why, hint="write the table anew with format 2.1"
+        )
     return dataset
 
 
 def _build_new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
     per_column = {column: dict(values) for column, values in options.column_options}
     if added.fields:
-        return pa.schema([arrow.with_nullable(True) for arrow in to_lance_schema(added, per_column)])
+        return pa.schema(
+            [arrow.with_nullable(True) for arrow in to_lance_schema(added, per_column)]
+        )
     for column, values in per_column.items():
         name, value = next(iter(values.items()))
         raise OptionError(
-            f"{column}.{name}", value, "options of columns that are added", problem="is for a column that the table has"
+            f"{column}.{name}",
+            value,
+            "options of columns that are added",
+            problem="is for a column that the table has",
         )
     return pa.schema([])
 
@@ -390,7 +440,9 @@ def _choose_inputs(
     for name in option or ():
         if _find_top_level(name, identities) not in identities:
             raise ColumnNotFoundError(
-                name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(identities)}"
+                name,
+                uri,
+                hint=f"option 'input_columns' names columns of the table: {', '.join(identities)}",
             )
     names: Iterable[str] = identities
     source: InputsFrom = "all"
@@ -399,7 +451,9 @@ def _choose_inputs(
     elif planned is not None:
         names, source = planned, "plan"
     columns = dict.fromkeys(_find_top_level(name, identities) for name in names)
-    return tuple(identities[name] for name in columns if name in identities and name not in targets), source
+    return tuple(
+        identities[name] for name in columns if name in identities and name not in targets
+    ), source
 
 
 def _find_top_level(path: str, names: Collection[str]) -> str:

@@ -20,7 +20,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.app_ledger import AppLedger
-from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction, RepeatedTransactionError
+from lance_spark.commit.app_transaction import (
+    AppTransaction,
+    PendingTransaction,
+    RepeatedTransactionError,
+)
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import Outcome, commit_columns
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
@@ -29,7 +33,12 @@ from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import refuse_other_columns, refuse_renamed
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, count_data_files, incarnation_of
-from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
+from lance_spark.errors import (
+    CommitError,
+    CommitImpossibleError,
+    SnapshotError,
+    VersionNotFoundError,
+)
 from lance_spark.lance_compat import plain
 from lance_spark.options.io_options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
@@ -64,7 +73,12 @@ class ColumnsWritten(WriterCommitMessage):
         """Returns JSON values for :meth:`LanceBackfillWriter.read_answer`."""
         return {
             "fragments": [
-                (fragment_to_json(part.fragment), part.staged.name, part.staged.size_bytes, part.given.to_text())
+                (
+                    fragment_to_json(part.fragment),
+                    part.staged.name,
+                    part.staged.size_bytes,
+                    part.given.to_text(),
+                )
                 for part in self.fragments
             ],
             "runs": [(run.path, run.rows, run.bytes) for run in self.runs],
@@ -86,7 +100,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         )
         self._policy = policy
         transaction = AppTransaction.of(backfill.options.txn_app_id, backfill.options.txn_version)
-        self._ledger = None if transaction is None else AppLedger(ref=snapshot, transaction=transaction)
+        self._ledger = (
+            None if transaction is None else AppLedger(ref=snapshot, transaction=transaction)
+        )
         self._untouched = NullColumnFiles(self.staging, backfill.targets.format)
 
     @staticmethod
@@ -111,7 +127,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         """
         # Read here, because the environment variables of the driver count.
         policy = CommitPolicy.of(
-            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+            options.commit_max_retries,
+            options.commit_timeout,
+            allow_unsafe=options.allow_unsafe_commits,
         )
         backfill = plan_column_write(ref, schema, options, write_spec, overwrite=overwrite)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
@@ -140,12 +158,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             if plan.exclusive:
                 files = ColumnFileWriter(attempt, rows, plan.targets, rejected)
                 return ColumnsWritten(
-                    fragments=files.write(self._filter_live(addressed, rows, rejected, verifier)), rejected=rejected
+                    fragments=files.write(self._filter_live(addressed, rows, rejected, verifier)),
+                    rejected=rejected,
                 )
             runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier)
             for addresses, values in addressed:
                 runs.append(addresses, values)
-            return ColumnsWritten(runs=runs.finish(), seen=rows.opened_fragments(), rejected=rejected)
+            return ColumnsWritten(
+                runs=runs.finish(), seen=rows.opened_fragments(), rejected=rejected
+            )
         finally:
             # Run files are never read after the end of the job.
             attempt.end() if plan.exclusive else attempt.clear_if_over()
@@ -163,7 +184,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         counts, examples = values["rejected"]
         return ColumnsWritten(
             fragments=tuple(fragments),
-            runs=tuple(Run(path=path, rows=rows, bytes=size) for path, rows, size in values["runs"]),
+            runs=tuple(
+                Run(path=path, rows=rows, bytes=size) for path, rows, size in values["runs"]
+            ),
             seen=tuple(map(fragment_from_json, values["seen"])),
             rejected=Rejected(counts=counts, examples=examples),
         )
@@ -207,10 +230,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         plan = self.backfill
         for addresses, values in addressed:
             usable = rows.usable(addresses, rejected)
-            live, batch = addresses[usable], values if usable.all() else values.filter(pa.array(usable))
+            live, batch = (
+                addresses[usable],
+                values if usable.all() else values.filter(pa.array(usable)),
+            )
             if plan.verify_columns and len(live):
                 once = np.concatenate([[True], live[1:] != live[:-1]])
-                verifier.equal(live[once], pa.Table.from_batches([batch.filter(pa.array(once))]), rejected)
+                verifier.equal(
+                    live[once], pa.Table.from_batches([batch.filter(pa.array(once))]), rejected
+                )
             yield live, batch.select(plan.targets.schema.names)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -229,7 +257,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             CommitError: See :func:`~lance_spark.commit.column_commit.commit_columns`.
         """
         try:
-            result = self._commit_and_finish([item for item in messages if isinstance(item, ColumnsWritten)])
+            result = self._commit_and_finish(
+                [item for item in messages if isinstance(item, ColumnsWritten)]
+            )
         except RepeatedTransactionError as error:
             _logger.info("%s", error)
             if self._ledger is not None:
@@ -245,9 +275,14 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         earlier = None if head is None else find_commit(self.staging, snapshot, head)
         if earlier is not None:
             return earlier
-        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages, head))
+        fragments, outcome = commit_or_give_up(
+            self.staging, snapshot, lambda: self._commit(messages, head)
+        )
         keep = outcome.files or frozenset()
-        unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
+        unless_named = [
+            *self._untouched.names,
+            *([] if keep else [part.staged.name for part in fragments]),
+        ]
         files = [*self._untouched.names, *(part.staged.name for part in fragments)]
         runs = [run.path for message in messages for run in message.runs]
         finish(self.staging, snapshot, keep, unless_named=unless_named, reported=[*files, *runs])
@@ -264,7 +299,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         plan = self.backfill
         if head is None:
             raise CommitImpossibleError(
-                f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.", uri=plan.snapshot.uri
+                f"The table was deleted. Table: {plan.snapshot.uri}. Nothing was committed.",
+                uri=plan.snapshot.uri,
             )
         if self._ledger is not None:
             self._ledger.look(head)
@@ -273,7 +309,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             self.staging.check_open()
         fragments = self._collect(messages)
         self.staging.begin_commit()
-        self.staging.refuse_missing([p.staged.name for p in fragments], [p.fragment_id for p in fragments])
+        self.staging.refuse_missing(
+            [p.staged.name for p in fragments], [p.fragment_id for p in fragments]
+        )
         carry = CarryPlan(
             snapshot=plan.snapshot,
             targets=plan.targets,
@@ -288,7 +326,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 job_id=self.staging.job_id,
                 stage=self._untouched,
                 snapshot_fragments=_list_fragment_ids(plan.snapshot, head),
-                rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
+                rebaser=CarryOver(
+                    self.staging, carry, {part.fragment_id: part for part in fragments}
+                ),
                 policy=self._policy,
                 # The merge of runs takes long, and other writers commit concurrently.
                 history=SeenHistory(opened=head if plan.exclusive else None),
@@ -338,7 +378,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             raise rejected.to_error(plan.snapshot.uri, plan.snapshot.version or 0, plan.address)
         return tuple(sorted(fragments, key=lambda part: part.fragment_id))
 
-    def _merge(self, messages: Sequence[ColumnsWritten], rejected: Rejected) -> tuple[FragmentColumns, ...]:
+    def _merge(
+        self, messages: Sequence[ColumnsWritten], rejected: Rejected
+    ) -> tuple[FragmentColumns, ...]:
         """Merges the tasks' sorted runs into column files."""
         plan = self.backfill
         runs = [run for message in messages for run in message.runs]
@@ -352,12 +394,18 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return ()
         if len(runs) > 1:
             self._warn_of_merge(runs)
-        fragments = {fragment.id: fragment for fragment in itertools.chain(*(message.seen for message in messages))}
+        fragments = {
+            fragment.id: fragment
+            for fragment in itertools.chain(*(message.seen for message in messages))
+        }
         rows = SnapshotRows(self._open_for_merge(fragments))
         files = ColumnFileWriter(self.staging.begin_attempt(), rows, plan.targets, rejected)
         rows_in_order = merge_runs(self.staging, runs, plan.targets.schema.names)
         # The values belong to the fragment as read.
-        return tuple(replace(part, fragment=fragments[part.fragment_id]) for part in files.write(rows_in_order))
+        return tuple(
+            replace(part, fragment=fragments[part.fragment_id])
+            for part in files.write(rows_in_order)
+        )
 
     def _warn_of_merge(self, runs: Sequence[Run]) -> None:
         _logger.warning(
@@ -378,7 +426,11 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             history.look(latest, change.read_version)
             refuse_other_columns(change, head, history.changes, token=None, uri=plan.snapshot.uri)
             refuse_renamed(change, head, plan.snapshot.uri)
-            ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
+            ids = ids_of(
+                column
+                for column in (*plan.inputs, *plan.target_identities)
+                if column.id != UNKNOWN_FIELD
+            )
             for number, fragment in fragments.items():
                 handle, old_identity = latest.get_fragment(number), fragment_identity(fragment, ids)
                 new_identity = None if handle is None else fragment_identity(handle.metadata, ids)

@@ -82,7 +82,9 @@ def decode_writer(text: str) -> Writer:
     return writer
 
 
-def decode_answers(writer: TaskWriter, texts: Sequence[str | None]) -> list[WriterCommitMessage | None]:
+def decode_answers(
+    writer: TaskWriter, texts: Sequence[str | None]
+) -> list[WriterCommitMessage | None]:
     """Returns the answers of tasks; None for a failed task.
 
     Args:
@@ -90,7 +92,9 @@ def decode_answers(writer: TaskWriter, texts: Sequence[str | None]) -> list[Writ
         texts: The bytes of the tasks' answers, as Base64.
     """
     return [
-        None if text is None else writer.read_answer(load_object(zlib.decompress(base64.b64decode(text))))
+        None
+        if text is None
+        else writer.read_answer(load_object(zlib.decompress(base64.b64decode(text))))
         for text in texts
     ]
 

@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql.datasource import WriterCommitMessage
 
 from lance_spark.commit.app_ledger import AppLedger
-from lance_spark.commit.app_transaction import AppTransaction, PendingTransaction, RepeatedTransactionError
+from lance_spark.commit.app_transaction import (
+    AppTransaction,
+    PendingTransaction,
+    RepeatedTransactionError,
+)
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, open_head
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.options.io_options import WriteOptions
-from lance_spark.staging.area import Staging, abort, commit_or_give_up, find_commit, finish, finish_closed
+from lance_spark.staging.area import (
+    Staging,
+    abort,
+    commit_or_give_up,
+    find_commit,
+    finish,
+    finish_closed,
+)
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.staging.data_files import Leftovers
 from lance_spark.staging.file_layout import FileLayout
@@ -134,7 +145,9 @@ class RowWrite:
         closing = _Closing()
         try:
             if result is None:
-                result = commit_or_give_up(self.staging, self.ref, lambda: self._commit(task_results, head, closing))
+                result = commit_or_give_up(
+                    self.staging, self.ref, lambda: self._commit(task_results, head, closing)
+                )
         except RepeatedTransactionError as error:
             logger.info("%s", error)
             if self._ledger is not None:
@@ -160,7 +173,10 @@ class RowWrite:
         return None if transaction is None else AppLedger(ref=self.ref, transaction=transaction)
 
     def _commit(
-        self, task_results: Sequence[RowsWritten], head: lance.LanceDataset | None, closing: _Closing
+        self,
+        task_results: Sequence[RowsWritten],
+        head: lance.LanceDataset | None,
+        closing: _Closing,
     ) -> CommitResult | None:
         if self._ledger is None:
             return self._commit_rows(task_results, head, None, closing)
@@ -178,7 +194,9 @@ class RowWrite:
         is_append = self.mode == "append"
         if is_append and rows == 0 and head is not None:
             logger.info(
-                "No rows were written, so no version was made. Table: %s. Job: %s.", self.ref.uri, self.staging.job_id
+                "No rows were written, so no version was made. Table: %s. Job: %s.",
+                self.ref.uri,
+                self.staging.job_id,
             )
             return None
         files = _list_files(task_results)
@@ -201,7 +219,9 @@ class RowWrite:
             properties=self.options.properties,
             transaction=pending,
         )
-        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy, head=head)
+        return commit_rows(
+            self.ref, change, job_id=self.staging.job_id, policy=self.policy, head=head
+        )
 
 
 def _list_files(task_results: Iterable[RowsWritten]) -> list[str]:

@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from lance_spark.errors import refusals_as_errors
 from lance_spark.rows.merge import Chunk, merge
-from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Mask, Rejected, SnapshotRows, Verifier
+from lance_spark.rows.row_addresses import (
+    DUPLICATE,
+    ROW_ADDRESS,
+    Addresses,
+    Mask,
+    Rejected,
+    SnapshotRows,
+    Verifier,
+)
 from lance_spark.types.layout import from_start
 
 if TYPE_CHECKING:
@@ -49,7 +57,12 @@ class RunWriter:
     """Sorts rows into runs, for a single task; holds at most :data:`RUN_BYTES` and a copy."""
 
     def __init__(
-        self, attempt: Attempt, rows: SnapshotRows, schema: pa.Schema, rejected: Rejected, verifier: Verifier
+        self,
+        attempt: Attempt,
+        rows: SnapshotRows,
+        schema: pa.Schema,
+        rejected: Rejected,
+        verifier: Verifier,
     ) -> None:
         self._attempt = attempt
         self._rows = rows
@@ -96,9 +109,13 @@ class RunWriter:
 
     def _write(self, ordered: Addresses, values: pa.Table, size: int) -> Run:
         path = self._attempt.next_run_file()
-        table = pa.Table.from_arrays([pa.chunked_array([pa.array(ordered)]), *values.columns], schema=self._schema)
+        table = pa.Table.from_arrays(
+            [pa.chunked_array([pa.array(ordered)]), *values.columns], schema=self._schema
+        )
         with refusals_as_errors(self._attempt.staging.uri):
-            writer = self._attempt.staging.session.open_writer(path, schema=self._schema, version=None)
+            writer = self._attempt.staging.session.open_writer(
+                path, schema=self._schema, version=None
+            )
             for batch in table.to_batches(max_chunksize=_WRITTEN_ROWS):
                 writer.write_batch(from_start(batch))
             writer.close()
@@ -133,7 +150,11 @@ def merge_runs(
         for start in range(0, run.rows, chunk_rows):
             rows = min(chunk_rows, run.rows - start)
             # The cache is asked for the reader each time: more runs than open files take turns.
-            table = open_run(run.path).read_range(start, rows, batch_size=rows, batch_readahead=1).to_table()
+            table = (
+                open_run(run.path)
+                .read_range(start, rows, batch_size=rows, batch_readahead=1)
+                .to_table()
+            )
             (batch,) = table.combine_chunks().to_batches()
             yield batch.column(0).to_numpy().view(np.int64), batch.to_struct_array()
 

@@ -23,7 +23,9 @@ def path(tmp_path: Path) -> str:
     """A table of two fragments with four rows each."""
     path = str(tmp_path / "table.lance")
     lance.write_dataset(ROWS, path, max_rows_per_file=4, enable_stable_row_ids=True)
-    lance.dataset(path).add_columns(pa.schema([pa.field("y", pa.int64()), pa.field("z", pa.int64())]))
+    lance.dataset(path).add_columns(
+        pa.schema([pa.field("y", pa.int64()), pa.field("z", pa.int64())])
+    )
     return path
 
 
@@ -32,7 +34,9 @@ def column_file(path: str, column: str, values: list[int], name: str = "") -> Da
     name = name or f"column-{next(_numbers)}.lance"
     dataset = lance.dataset(path)
     with LanceFileWriter(
-        f"{path}/data/{name}", pa.schema([pa.field(column, pa.int64())]), version=dataset.data_storage_version
+        f"{path}/data/{name}",
+        pa.schema([pa.field(column, pa.int64())]),
+        version=dataset.data_storage_version,
     ) as writer:
         writer.write_batch(pa.record_batch({column: pa.array(values, pa.int64())}))
     return DataFile.create(dataset, name)
@@ -95,7 +99,12 @@ def test_a_data_replacement_commits_after(name: str, path: str) -> None:
     version, operation = lance.dataset(path).version, replacement(path)
     COMMITTED[name](path)
     commit(path, operation, version)
-    values = dict(zip(*lance.dataset(path).to_table(["id", "y"], filter="y >= 100").to_pydict().values(), strict=True))
+    values = dict(
+        zip(
+            *lance.dataset(path).to_table(["id", "y"], filter="y >= 100").to_pydict().values(),
+            strict=True,
+        )
+    )
     assert values.items() >= {0: 100, 2: 102, 3: 103}.items()
 
 
@@ -162,7 +171,9 @@ def test_an_unknown_folder_of_a_table_survives_a_cleanup(path: str) -> None:
 def test_a_tag_ends_the_cleanup_of_its_version(path: str) -> None:
     lance.dataset(path).tags.create("kept", 1)
     append_rows(path)
-    lance.dataset(path).cleanup_old_versions(delete_unverified=True, error_if_tagged_old_versions=False)
+    lance.dataset(path).cleanup_old_versions(
+        delete_unverified=True, error_if_tagged_old_versions=False
+    )
     assert lance.dataset(path, version="kept").count_rows() == 8
 
 

@@ -99,7 +99,11 @@ class Application:
         return sum(attempts.values()) - len(attempts)
 
     def stop(self) -> None:
-        family = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        family = (
+            psutil.Process(self.process.pid).children(recursive=True)
+            if self.process.poll() is None
+            else []
+        )
         self.process.kill()
         for child in family:
             child.kill()

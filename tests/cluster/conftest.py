@@ -38,7 +38,9 @@ class StandaloneCluster:
     def home(self) -> Path:
         return self.daemons.home
 
-    def add_worker(self, *, cores: int = 1, settings: str = "", wrapper: Sequence[str] = ()) -> None:
+    def add_worker(
+        self, *, cores: int = 1, settings: str = "", wrapper: Sequence[str] = ()
+    ) -> None:
         """Starts a worker. Its settings have the form of options of Java. `wrapper` runs the command of its arguments.
 
         Spark runs a speculative task only on another host than the first attempt, so there are two hosts.
@@ -50,7 +52,13 @@ class StandaloneCluster:
         self.workers.append(
             self.daemons.start(
                 name,
-                *("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", str(free_port())),
+                *(
+                    "org.apache.spark.deploy.worker.Worker",
+                    "--host",
+                    host,
+                    "--webui-port",
+                    str(free_port()),
+                ),
                 *("-c", str(cores), "-m", "1500M", "-d", str(self.home / name), self.url),
                 ready="Successfully registered with master",
                 # Workers are separate machines, except for downloads of installers.
@@ -72,11 +80,17 @@ class StandaloneCluster:
 
     def writing(self, path: str) -> list[psutil.Process]:
         """Returns the Python workers with an open file below `path`: their tasks are in the middle of a write."""
-        return [process for process in self._python() if any(name.startswith(path) for name in open_files(process))]
+        return [
+            process
+            for process in self._python()
+            if any(name.startswith(path) for name in open_files(process))
+        ]
 
     def executor_of(self, process: psutil.Process) -> psutil.Process:
         return next(
-            parent for parent in process.parents() if "CoarseGrainedExecutorBackend" in " ".join(command_of(parent))
+            parent
+            for parent in process.parents()
+            if "CoarseGrainedExecutorBackend" in " ".join(command_of(parent))
         )
 
     def lose_machine_of(self, process: psutil.Process) -> None:
@@ -102,12 +116,28 @@ class StandaloneCluster:
 
     def executors(self) -> list[psutil.Process]:
         """Returns the processes of the executors."""
-        children = [child for worker in self.workers for child in psutil.Process(worker.pid).children(recursive=True)]
-        return [child for child in children if "CoarseGrainedExecutorBackend" in " ".join(command_of(child))]
+        children = [
+            child
+            for worker in self.workers
+            for child in psutil.Process(worker.pid).children(recursive=True)
+        ]
+        return [
+            child
+            for child in children
+            if "CoarseGrainedExecutorBackend" in " ".join(command_of(child))
+        ]
 
     def _python(self) -> list[psutil.Process]:
-        below = [p for worker in self.workers for p in psutil.Process(worker.pid).children(recursive=True)]
-        return [p for p in below if "pyspark" in " ".join(command_of(p)) and "java" not in command_of(p)[0]]
+        below = [
+            p
+            for worker in self.workers
+            for p in psutil.Process(worker.pid).children(recursive=True)
+        ]
+        return [
+            p
+            for p in below
+            if "pyspark" in " ".join(command_of(p)) and "java" not in command_of(p)[0]
+        ]
 
 
 class ClusterJob:
@@ -116,7 +146,12 @@ class ClusterJob:
     def __init__(self, name: str, cluster: StandaloneCluster, path: str) -> None:
         command = [sys.executable, "-m", "tests.cluster.jobs", name, cluster.url, path]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment(),
         )
 
     def result(self) -> dict[str, object]:
@@ -126,7 +161,10 @@ class ClusterJob:
         return answer
 
     def lose(
-        self, lose: Callable[[StandaloneCluster, psutil.Process], None], cluster: StandaloneCluster, path: str
+        self,
+        lose: Callable[[StandaloneCluster, psutil.Process], None],
+        cluster: StandaloneCluster,
+        path: str,
     ) -> None:
         """Waits until a task is in the middle of a file, and kills its process or machine."""
         deadline = time.monotonic() + JOB_S

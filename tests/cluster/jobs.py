@@ -34,7 +34,9 @@ once.
 
 
 def rows(spark: SparkSession) -> DataFrame:
-    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", f"concat('text ', id, repeat('x', {PADDING})) AS text")
+    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr(
+        "id", f"concat('text ', id, repeat('x', {PADDING})) AS text"
+    )
 
 
 def slowly(df: DataFrame, seconds: float) -> DataFrame:
@@ -57,7 +59,9 @@ def backfill(spark: SparkSession, path: str, *, pause: float = 0.0) -> None:
 
     df = spark.read.format("lance").option("with_row_address", True).load(path)
     values = df.select("_rowaddr", upper("text").alias("upper"))
-    values.write.format("lance").mode("append").option("mode", "backfill").option("input_columns", "text").save(path)
+    values.write.format("lance").mode("append").option("mode", "backfill").option(
+        "input_columns", "text"
+    ).save(path)
 
 
 def walk_through(spark: SparkSession, path: str) -> dict[str, object]:
@@ -91,7 +95,11 @@ def environments(spark: SparkSession, path: str) -> dict[str, object]:
     """Fills two columns with two versions of a package, and a third column with a missing package."""
 
     def version_of(packages: list[str]) -> UDF:
-        @udf(data_type=pa.string(), task_size=10, manifest=Manifest.create_pip(str(packages)).pip(packages).build())
+        @udf(
+            data_type=pa.string(),
+            task_size=10,
+            manifest=Manifest.create_pip(str(packages)).pip(packages).build(),
+        )
         def version(id: int) -> str:
             import time
 
@@ -103,23 +111,34 @@ def environments(spark: SparkSession, path: str) -> dict[str, object]:
         assert isinstance(version, UDF)
         return version
 
-    table = lance_spark.connect(path, spark, progress=False).create_table("t", [{"id": i} for i in range(400)])
+    table = lance_spark.connect(path, spark, progress=False).create_table(
+        "t", [{"id": i} for i in range(400)]
+    )
     old, new = version_of(["packaging==23.2"]), version_of(["packaging==24.2"])
-    table.add_columns({"old": old, "new": new, "broken": version_of(["no-such-package-of-lance-spark==1"])})
+    table.add_columns(
+        {"old": old, "new": new, "broken": version_of(["no-such-package-of-lance-spark==1"])}
+    )
     computed = [table.backfill(column).rows_computed for column in ("old", "new")]
     try:
         table.backfill("broken")
     except EnvironmentBuildError as error:
         refused = "no-such-package-of-lance-spark" in error.reason
     right = table.count_rows("old = '23.2' AND new = '24.2' AND broken IS NULL")
-    return {"computed": computed, "right": right, "refused": refused, "checksums": [checksum(old), checksum(new)]}
+    return {
+        "computed": computed,
+        "right": right,
+        "refused": refused,
+        "checksums": [checksum(old), checksum(new)],
+    }
 
 
 def sql(spark: SparkSession, path: str) -> dict[str, object]:
     """Makes, changes and reads a table in SQL, by tasks of the cluster."""
     lance_spark.catalog(spark, "c", path)
     columns = f"id, 0L AS n, concat('text ', id, repeat('x', {PADDING})) AS text"
-    spark.sql(f"CREATE TABLE c.t TBLPROPERTIES ('max_rows_per_file' = '500') AS SELECT {columns} FROM range({ROWS})")
+    spark.sql(
+        f"CREATE TABLE c.t TBLPROPERTIES ('max_rows_per_file' = '500') AS SELECT {columns} FROM range({ROWS})"
+    )
     spark.udf.register("twice", lambda number: number * 2, "bigint")
     before = files = spark.sql("SELECT sum(data_files) FROM c.t.fragments").first()[0]
     for statement in (
@@ -183,7 +202,11 @@ def rate_limit(spark: SparkSession, path: str) -> dict[str, object]:
     assert isinstance(double, UDF)
     table = device_table(Path(path), spark, double, rows=80, fragments=16)
     result = table.backfill("v", task_size=5, concurrency=None)
-    return {"status": result.status, "right": table.count_rows("v = 2 * x"), "waited": result.seconds["limit"] > 0}
+    return {
+        "status": result.status,
+        "right": table.count_rows("v = 2 * x"),
+        "waited": result.seconds["limit"] > 0,
+    }
 
 
 def vended_credentials(spark: SparkSession, home: str) -> dict[str, object]:
@@ -196,7 +219,10 @@ def vended_credentials(spark: SparkSession, home: str) -> dict[str, object]:
 
     properties = json.loads(Path(home, PROPERTIES).read_text())
     db = lance_spark.connect(
-        namespace_client_impl="rest", namespace_client_properties=properties, spark=spark, progress=False
+        namespace_client_impl="rest",
+        namespace_client_properties=properties,
+        spark=spark,
+        progress=False,
     )
     table = db.create_table("t", spark.range(240).repartition(4))
     table.add_columns({"twice": (twice, ["id"])})
@@ -241,7 +267,11 @@ def settings_of(job: str, path: str) -> dict[str, str]:
             return {"spark.executor.cores": "4"}
         case "vended_credentials":
             folder = Path(path, EVENTS).as_uri()
-            return {"spark.eventLog.enabled": "true", "spark.eventLog.dir": folder, "spark.eventLog.compress": "false"}
+            return {
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": folder,
+                "spark.eventLog.compress": "false",
+            }
         case _:
             return {}
 

@@ -70,7 +70,9 @@ class Place:
 
     @cached_property
     def db(self) -> lance_spark.Connection:
-        return lance_spark.connect(self.request.root, self.spark, self.request.storage, progress=False)
+        return lance_spark.connect(
+            self.request.root, self.spark, self.request.storage, progress=False
+        )
 
     def udf(self) -> lance_spark.UDF:
         return counting_udf(self.request.orders, checkpoint_size=BATCH, min_checkpoint_size=BATCH)
@@ -83,7 +85,9 @@ class Place:
         return rows.select("_rowaddr", *self._values())
 
     def rows(self, start: int, stop: int) -> DataFrame:
-        return self.spark.range(start, stop, 1, (stop - start) // TASK_ROWS).withColumnRenamed("id", "x")
+        return self.spark.range(start, stop, 1, (stop - start) // TASK_ROWS).withColumnRenamed(
+            "id", "x"
+        )
 
     def _values(self) -> list[Column | str]:
         function = counting_function(self.request.orders)
@@ -141,13 +145,22 @@ def prepare_backfill(place: Place) -> None:
 
 
 def backfill_dataframe(place: Place) -> None:
-    rows = place.spark.read.format("lance").option("with_row_address", True).options(**place.options()).load(place.uri)
+    rows = (
+        place.spark.read.format("lance")
+        .option("with_row_address", True)
+        .options(**place.options())
+        .load(place.uri)
+    )
     options = {"mode": "backfill", "input_columns": "x", **place.options()}
-    place.addressed_values(rows).write.format("lance").mode("append").options(**options).save(place.uri)
+    place.addressed_values(rows).write.format("lance").mode("append").options(**options).save(
+        place.uri
+    )
 
 
 def append(place: Place) -> None:
-    place.values(place.rows(0, ROWS)).write.format("lance").mode("append").options(**place.options()).save(place.uri)
+    place.values(place.rows(0, ROWS)).write.format("lance").mode("append").options(
+        **place.options()
+    ).save(place.uri)
 
 
 def merge(place: Place) -> None:
@@ -168,19 +181,27 @@ def prepare_refresh(place: Place) -> None:
 
 def load(place: Place) -> None:
     rows = place.values(place.rows(0, ROWS))
-    place.db.open_table("t").load_columns(rows, pk="x", columns=["v"], task_size=TASK_ROWS, commit_granularity=1)
+    place.db.open_table("t").load_columns(
+        rows, pk="x", columns=["v"], task_size=TASK_ROWS, commit_granularity=1
+    )
 
 
 OPERATIONS = {
     "backfill": ClusterOperation(
         prepare=prepare_backfill,
-        act=lambda place: place.db.open_table("t").backfill("v", **SETTINGS, task_size=TASK_ROWS, commit_granularity=1),
+        act=lambda place: place.db.open_table("t").backfill(
+            "v", **SETTINGS, task_size=TASK_ROWS, commit_granularity=1
+        ),
         repeated=BATCH,
     ),
     # Three fragments are two tasks.
-    "DataFrame backfill": ClusterOperation(prepare=Place.make, act=backfill_dataframe, repeated=2 * FRAGMENT_ROWS),
+    "DataFrame backfill": ClusterOperation(
+        prepare=Place.make, act=backfill_dataframe, repeated=2 * FRAGMENT_ROWS
+    ),
     "append": ClusterOperation(
-        prepare=lambda place: place.make(1000, with_values=True), act=append, others=range(1000, 1000 + ROWS)
+        prepare=lambda place: place.make(1000, with_values=True),
+        act=append,
+        others=range(1000, 1000 + ROWS),
     ),
     "MERGE": ClusterOperation(
         prepare=lambda place: place.make(with_values=True),

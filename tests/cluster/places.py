@@ -23,7 +23,10 @@ OWN_PACKAGES = ("lance_spark", "udf_runtime")
 def hiding(folder: Path) -> list[str]:
     """Returns a wrapper: its command sees an empty folder in place of `folder`."""
     command = ["unshare", "--user", "--map-root-user", "--mount"]
-    if shutil.which("unshare") is None or subprocess.run([*command, "true"], check=False).returncode:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*command, "true"], check=False).returncode
+    ):
         pytest.skip("this machine allows no mount namespaces")
     return [*command, "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(folder)]
 
@@ -41,7 +44,9 @@ def make_environment(home: Path) -> dict[str, str]:
     # The same as `python -m venv --without-pip`, in a second less.
     python = Path(getattr(sys, "_base_executable", sys.executable))
     (environment / "bin" / "python").symlink_to(python)
-    (environment / "pyvenv.cfg").write_text(f"home = {python.parent}\ninclude-system-site-packages = false\n")
+    (environment / "pyvenv.cfg").write_text(
+        f"home = {python.parent}\ninclude-system-site-packages = false\n"
+    )
     for name in installed_files({"lance-spark"}, without={"lance-spark", "pyspark"}):
         (folder / name).symlink_to(Path(sysconfig.get_path("purelib"), name))
     with tarfile.open(home / "environment.tar.gz", "w:gz") as archive:
@@ -50,7 +55,9 @@ def make_environment(home: Path) -> dict[str, str]:
         for package in OWN_PACKAGES:
             for file in sorted((ROOT / package).rglob("*.py")):
                 own.write(file, file.relative_to(ROOT))
-    arguments = f"--archives {home}/environment.tar.gz#environment --py-files {home}/own.zip pyspark-shell"
+    arguments = (
+        f"--archives {home}/environment.tar.gz#environment --py-files {home}/own.zip pyspark-shell"
+    )
     return {"PYSPARK_PYTHON": "./environment/bin/python", "PYSPARK_SUBMIT_ARGS": arguments}
 
 
@@ -61,11 +68,17 @@ def installed_files(names: set[str], *, without: set[str]) -> set[str]:
         name = names.pop()
         if name not in distributions:
             distributions[name] = importlib.metadata.distribution(name)
-            required = [text for text in distributions[name].requires or () if "extra ==" not in text]
+            required = [
+                text for text in distributions[name].requires or () if "extra ==" not in text
+            ]
             names |= {re.split(r"[^\w.-]", text)[0] for text in required if is_installed(text)}
     shipped = [distribution for name, distribution in distributions.items() if name not in without]
     files = {file.parts[0] for distribution in shipped for file in distribution.files or ()}
-    return {file for file in files if file not in ("..", "__pycache__") and os.path.exists(file_of(file))}
+    return {
+        file
+        for file in files
+        if file not in ("..", "__pycache__") and os.path.exists(file_of(file))
+    }
 
 
 def is_installed(requirement: str) -> bool:

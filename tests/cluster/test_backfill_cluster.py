@@ -77,7 +77,9 @@ def test_dataframes_are_written_read_and_backfilled_and_a_backfill_ends_well_aft
 ):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
-    with driver({"job": (lab.home, settings())}, master=cluster.url, module="tests.cluster.driver") as started:
+    with driver(
+        {"job": (lab.home, settings())}, master=cluster.url, module="tests.cluster.driver"
+    ) as started:
         started.wait_for(lambda: lab.waits_at(115))
         worker = psutil.Process(lab.pid_at(115))
         lose(cluster, worker)
@@ -85,10 +87,21 @@ def test_dataframes_are_written_read_and_backfilled_and_a_backfill_ends_well_aft
         eventually(lambda: not is_running(worker.pid), 60)
         lab.pardon()
         walked, answers = started.answers(2)
-    assert walked == {"first": WALKED, "filtered": [10, 11, 12], "rows": WALKED + 5, "wrong": 0, "executors": 2}
+    assert walked == {
+        "first": WALKED,
+        "filtered": [10, 11, 12],
+        "rows": WALKED + 5,
+        "wrong": 0,
+        "executors": 2,
+    }
     assert unused_files(f"{lab.home}/walked.lance") == set()
     answer = answers["job"]
-    assert (answer["complete"], answer["status"], answer["processed"], answer["failed"]) == (True, "DONE", ROWS, 0)
+    assert (answer["complete"], answer["status"], answer["processed"], answer["failed"]) == (
+        True,
+        "DONE",
+        ROWS,
+        0,
+    )
     assert wrong_rows(table) == []
     calls = lab.new_calls()
     assert set(calls) == set(range(ROWS))
@@ -126,14 +139,22 @@ def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: StandaloneC
     lab.order({200: "segfault"})
     with driver({"job": (lab.home, settings(**SMALL))}, master=cluster.url) as started:
         answer = started.answer()["job"]
-    assert answer == {"complete": False, "status": "PARTIAL", "processed": ROWS - 1, "skipped": 0, "failed": 1}
+    assert answer == {
+        "complete": False,
+        "status": "PARTIAL",
+        "processed": ROWS - 1,
+        "skipped": 0,
+        "failed": 1,
+    }
     assert wrong_rows(table) == [200]
     assert table.get_failed_row_addresses("job", "v") == [2 << 32 | 40]
     assert {e.outcome for e in table.get_errors("job")} == {"crashed"}
     assert set(lab.new_calls()) == set(range(ROWS))
 
 
-def labs_of(home: Path, spark: SparkSession, limits: dict[str, int | None], *, rows: int) -> dict[str, Lab]:
+def labs_of(
+    home: Path, spark: SparkSession, limits: dict[str, int | None], *, rows: int
+) -> dict[str, Lab]:
     labs = {}
     for name in limits:
         (home / name).mkdir()
@@ -148,17 +169,24 @@ def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(
     cluster: StandaloneCluster, tmp_path: Path, spark: SparkSession
 ):
     labs = labs_of(tmp_path, spark, {"one": 1}, rows=80)
-    with driver({"one": (labs["one"].home, settings(task_size=20, concurrency=1))}, master=cluster.url) as started:
+    with driver(
+        {"one": (labs["one"].home, settings(task_size=20, concurrency=1))}, master=cluster.url
+    ) as started:
         assert started.answer()["one"]["status"] == "DONE"
     assert labs["one"].most_at_once() == 1
     assert labs["one"].new_calls() == Counter(range(80))
 
 
 @pytest.mark.long
-def test_no_more_tasks_than_allowed_run_at_once_where_there_are_more_slots(tmp_path: Path, spark: SparkSession):
+def test_no_more_tasks_than_allowed_run_at_once_where_there_are_more_slots(
+    tmp_path: Path, spark: SparkSession
+):
     limits = {"one": 1, "two": 2, "three": 3, "all": None}
     labs = labs_of(tmp_path, spark, limits, rows=400)
-    jobs = {name: (labs[name].home, settings(task_size=20, concurrency=limit)) for name, limit in limits.items()}
+    jobs = {
+        name: (labs[name].home, settings(task_size=20, concurrency=limit))
+        for name, limit in limits.items()
+    }
     with driver(jobs, master="local[10]") as started:
         answers = started.answer()
     assert {answer["status"] for answer in answers.values()} == {"DONE"}
@@ -184,7 +212,13 @@ def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
     with driver(jobs, master=connect_url) as started:
         answers = started.answer()
     tables = {name: lab.connection.open_table("t") for name, lab in labs.items()}
-    assert answers["plain"] == {"complete": True, "status": "DONE", "processed": 120, "skipped": 0, "failed": 0}
+    assert answers["plain"] == {
+        "complete": True,
+        "status": "DONE",
+        "processed": 120,
+        "skipped": 0,
+        "failed": 0,
+    }
     assert labs["plain"].new_calls() == Counter(range(120))
     assert wrong_rows(tables["plain"]) == []
 
@@ -196,7 +230,13 @@ def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
     assert labs["failing"].new_calls() == Counter(range(64, 80))
     assert wrong_rows(tables["failing"]) == []
 
-    assert answers["killing"] == {"complete": False, "status": "PARTIAL", "processed": 119, "skipped": 0, "failed": 1}
+    assert answers["killing"] == {
+        "complete": False,
+        "status": "PARTIAL",
+        "processed": 119,
+        "skipped": 0,
+        "failed": 1,
+    }
     assert tables["killing"].get_failed_row_addresses("killing", "v") == [13]
     assert wrong_rows(tables["killing"]) == [13]
 
@@ -205,7 +245,9 @@ def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
 def test_ctrl_c_over_connect_ends_the_tasks_on_the_server(connect_url: str, lab: Lab):
     table = lab.table()
     lab.order({95: "wait"})
-    with driver({"job": (lab.home, settings(commit_granularity=None))}, master=connect_url) as started:
+    with driver(
+        {"job": (lab.home, settings(commit_granularity=None))}, master=connect_url
+    ) as started:
         # The other tasks too: how soon they begin depends on the machine.
         started.wait_for(lambda: lab.waits_at(95) and len(lab._lines()) == 96)
         started.interrupt()

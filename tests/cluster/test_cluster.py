@@ -26,11 +26,18 @@ def data_files(path: str) -> set[str]:
 def files_of_all_versions(path: str) -> set[str]:
     dataset = lance.dataset(path)
     versions = [dataset.checkout_version(version["version"]) for version in dataset.versions()]
-    return {file.path for version in versions for fragment in version.get_fragments() for file in fragment.data_files()}
+    return {
+        file.path
+        for version in versions
+        for fragment in version.get_fragments()
+        for file in fragment.data_files()
+    }
 
 
 def staged(path: str) -> list[str]:
-    return [str(entry) for entry in Path(path, "_lance_spark", "staging").rglob("*") if entry.is_file()]
+    return [
+        str(entry) for entry in Path(path, "_lance_spark", "staging").rglob("*") if entry.is_file()
+    ]
 
 
 def kill(process: psutil.Process) -> None:
@@ -70,13 +77,19 @@ def test_a_write_survives_the_loss_of(lose: Loss, cluster: StandaloneCluster, ta
         job.end()
     dataset = lance.dataset(table_path)
     assert dataset.version == 1, "one write is one version"
-    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(ROWS)), "nothing is lost or doubled"
-    assert data_files(table_path) == files_of_all_versions(table_path), "killed attempts leave no file"
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(ROWS)), (
+        "nothing is lost or doubled"
+    )
+    assert data_files(table_path) == files_of_all_versions(table_path), (
+        "killed attempts leave no file"
+    )
     assert staged(table_path) == []
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize(
+    "lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__
+)
 def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: StandaloneCluster, table_path: str):
     ids = list(range(1200))
     table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})
@@ -102,11 +115,17 @@ def test_statements_of_sql_on_two_executors(cluster: StandaloneCluster, tmp_path
     finally:
         job.end()
     doubled = sum(2 * i for i in range(0, 2990, 2))
-    assert result == {"rows": [3010, doubled - 10 - 20, 10, 10], "column files": True, "executors": 2}
+    assert result == {
+        "rows": [3010, doubled - 10 - 20, 10, 10],
+        "column files": True,
+        "executors": 2,
+    }
 
 
 @pytest.mark.long
-def test_each_machine_makes_the_environments_of_its_tasks(cluster: StandaloneCluster, tmp_path: Path):
+def test_each_machine_makes_the_environments_of_its_tasks(
+    cluster: StandaloneCluster, tmp_path: Path
+):
     job = ClusterJob("environments", cluster, str(tmp_path / "db"))
     try:
         result = job.result()
@@ -116,8 +135,18 @@ def test_each_machine_makes_the_environments_of_its_tasks(cluster: StandaloneClu
     assert result == {"computed": [400, 400], "right": 400, "refused": True}
     homes = [cluster.home_of(number) for number in range(1, cluster.started + 1)]
     environment_folders = [
-        {path.parent.name for path in home.glob(".cache/lance-spark/environments/*/environment.json")} for home in homes
+        {
+            path.parent.name
+            for path in home.glob(".cache/lance-spark/environments/*/environment.json")
+        }
+        for home in homes
     ]
     for checksum in checksums:  # type: ignore[attr-defined]
-        assert sum(any(name.startswith(checksum[:32]) for name in names) for names in environment_folders) == 2
+        assert (
+            sum(
+                any(name.startswith(checksum[:32]) for name in names)
+                for names in environment_folders
+            )
+            == 2
+        )
     assert not any("no-such" in path.name for home in homes for path in home.rglob("*"))

@@ -23,10 +23,14 @@ def device_cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     with start_master(tmp_path) as new_cluster:
         for device in DEVICES:
             script = tmp_path / f"{device}.sh"
-            script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{device}"]}}'\n""")
+            script.write_text(
+                f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{device}"]}}'\n"""
+            )
             script.chmod(0o755)
             options = {"amount": "1", "discoveryScript": str(script)}
-            settings = " ".join(f"-Dspark.worker.resource.gpu.{key}={value}" for key, value in options.items())
+            settings = " ".join(
+                f"-Dspark.worker.resource.gpu.{key}={value}" for key, value in options.items()
+            )
             new_cluster.add_worker(cores=4, settings=settings)
         yield new_cluster
 
@@ -56,13 +60,18 @@ def test_processes_have_their_cores_and_memory_and_a_job_has_its_concurrency(
         assert job.result() == {"right": [80, 80, 80]}
     finally:
         job.end()
-    most = {name: DeviceCalls.read(tmp_path / "db" / name / "log").most_at_once for name in ("cores", "memory", "one")}
+    most = {
+        name: DeviceCalls.read(tmp_path / "db" / name / "log").most_at_once
+        for name in ("cores", "memory", "one")
+    }
     assert 2 < most["cores"] <= 4
     assert 2 < most["memory"] <= 4
     assert most["one"] == 1
 
 
-def test_all_executors_share_the_limit_of_a_service(device_cluster: StandaloneCluster, tmp_path: Path):
+def test_all_executors_share_the_limit_of_a_service(
+    device_cluster: StandaloneCluster, tmp_path: Path
+):
     home = tmp_path / "db"
     home.mkdir()
     with HttpService().serve() as service:

@@ -42,7 +42,9 @@ def decommission(cluster: StandaloneCluster, task: psutil.Process) -> None:
 def wait_for_idle_executors(cluster: StandaloneCluster, task: psutil.Process) -> None:
     """Executors without a task or data go within a second."""
     busy_executor = cluster.executor_of(task)
-    psutil.wait_procs([executor for executor in cluster.executors() if executor != busy_executor], timeout=5)
+    psutil.wait_procs(
+        [executor for executor in cluster.executors() if executor != busy_executor], timeout=5
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +110,9 @@ def condition(request: pytest.FixtureRequest) -> ClusterCondition:
 
 @pytest.fixture(scope="module")
 def application(
-    cluster: StandaloneCluster, condition: ClusterCondition, tmp_path_factory: pytest.TempPathFactory
+    cluster: StandaloneCluster,
+    condition: ClusterCondition,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Application]:
     started = Application(cluster, tmp_path_factory.mktemp("driver"), condition.settings)
     yield started
@@ -130,7 +134,11 @@ def packed_application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App
 
 
 def alone(
-    folder: Path, home: Path, *, wrapper: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    folder: Path,
+    home: Path,
+    *,
+    wrapper: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Application]:
     """Runs an application on a cluster of its own: another application has all cores of its cluster."""
     with start_master(folder) as cluster:
@@ -148,7 +156,9 @@ def test_an_operation_ends_well(
 ) -> None:
     if condition.settings.get("spark.dynamicAllocation.enabled"):
         eventually(lambda: not application.cluster.executors())
-    run = OperationRun(name=operation, application=application, root=str(tmp_path / "db"), home=tmp_path)
+    run = OperationRun(
+        name=operation, application=application, root=str(tmp_path / "db"), home=tmp_path
+    )
     run.run(condition)
 
 
@@ -158,7 +168,11 @@ def test_executors_need_no_file_of_the_drivers_machine(
 ) -> None:
     place = s3.place()
     OperationRun(
-        name=operation, application=application_elsewhere, root=place.folder, home=tmp_path, storage=place.storage
+        name=operation,
+        application=application_elsewhere,
+        root=place.folder,
+        home=tmp_path,
+        storage=place.storage,
     ).run(NO_LOSS)
 
 
@@ -166,7 +180,9 @@ def test_executors_need_no_file_of_the_drivers_machine(
 def test_executors_have_an_environment_of_an_archive(
     operation: str, packed_application: Application, tmp_path: Path
 ) -> None:
-    run = OperationRun(name=operation, application=packed_application, root=str(tmp_path / "db"), home=tmp_path)
+    run = OperationRun(
+        name=operation, application=packed_application, root=str(tmp_path / "db"), home=tmp_path
+    )
     run.run(NO_LOSS)
 
 
@@ -204,7 +220,11 @@ class OperationRun:
     def send(self, step: str) -> None:
         self.application.send(
             OperationRequest(
-                operation=self.name, step=step, root=self.root, orders=str(self.home), storage=self.storage
+                operation=self.name,
+                step=step,
+                root=self.root,
+                orders=str(self.home),
+                storage=self.storage,
             )
         )
 
@@ -242,7 +262,10 @@ class OperationRun:
     def check_rows(self, place: StorePlace) -> None:
         rows = place.open().to_table(columns=["x", "v"])
         assert rows.num_rows == len(self.operation.expected())
-        assert dict(zip(rows["x"].to_pylist(), rows["v"].to_pylist(), strict=True)) == self.operation.expected()
+        assert (
+            dict(zip(rows["x"].to_pylist(), rows["v"].to_pylist(), strict=True))
+            == self.operation.expected()
+        )
 
     def check_calls(self, lost: int) -> None:
         calls = self.orders.new_calls()
@@ -253,7 +276,10 @@ class OperationRun:
 
     def tables(self) -> list[StorePlace]:
         names = {"t", self.operation.table}
-        return [StorePlace(uri=f"{self.root}/{name}.lance", storage=self.storage) for name in sorted(names)]
+        return [
+            StorePlace(uri=f"{self.root}/{name}.lance", storage=self.storage)
+            for name in sorted(names)
+        ]
 
     def strays(self) -> set[str]:
         return {name for table in self.tables() for name in strays(table)}

@@ -23,8 +23,12 @@ def main(url: str, path: str) -> None:
 
     df = spark.read.format("lance").load(path)
     report["rows"] = df.count()
-    report["filtered"] = [row.id for row in df.filter("id % 100 = 7 AND text LIKE 'text 1%'").orderBy("id").collect()]
-    by_hand = spark.read.format("lance").option("columns", "id").option("filter", "id < 3").load(path)
+    report["filtered"] = [
+        row.id for row in df.filter("id % 100 = 7 AND text LIKE 'text 1%'").orderBy("id").collect()
+    ]
+    by_hand = (
+        spark.read.format("lance").option("columns", "id").option("filter", "id < 3").load(path)
+    )
     report["by hand"] = [list(row) for row in by_hand.orderBy("id").collect()]
     spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{path}')")
     report["sql"] = spark.sql("SELECT max(id) FROM v").first()[0]

@@ -34,9 +34,19 @@ def connect_url(connect_log: Path) -> Iterator[str]:
         }
         started.start(
             "connect",
-            *("org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", "--driver-memory", "1g"),
+            *(
+                "org.apache.spark.deploy.SparkSubmit",
+                "--master",
+                "local[2]",
+                "--driver-memory",
+                "1g",
+            ),
             *(text for key, value in settings.items() for text in ("--conf", f"{key}={value}")),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            *(
+                "--class",
+                "org.apache.spark.sql.connect.service.SparkConnectServer",
+                "spark-internal",
+            ),
             ready="Spark Connect server started at",
         )
         yield f"sc://127.0.0.1:{port}"

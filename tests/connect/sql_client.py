@@ -76,7 +76,9 @@ def main(url: str, path: str) -> None:
         lance_spark.catalog(spark, "mine", path)
     except lance_spark.UnsupportedOperationError as error:
         report["refused"] = str(error)
-    spark.range(1000).selectExpr("id", "concat('text ', id) AS text").write.format("lance").mode("append").save(path)
+    spark.range(1000).selectExpr("id", "concat('text ', id) AS text").write.format("lance").mode(
+        "append"
+    ).save(path)
     plan = spark.sql(f"EXPLAIN SELECT text FROM lance.`{path}` WHERE id = 7").first()[0]
     by_path = spark.read.format("lance").load(path).filter("id = 7").select("text")
     report["pushed"] = ["`id` = 7" in text for text in (plan, by_path._explain_string())]  # type: ignore[operator]
@@ -89,7 +91,9 @@ def main(url: str, path: str) -> None:
         spark.sql(statement).collect()
     report["rows"] = list(spark.sql("SELECT count(*), sum(n), min(n) FROM lance.t").first())
     report["before"] = spark.sql("SELECT sum(n) FROM lance.t VERSION AS OF 1").first()[0]
-    spark.sql("CREATE TEMPORARY VIEW made AS SELECT _rowaddr, id + 1 AS more FROM lance.t").collect()
+    spark.sql(
+        "CREATE TEMPORARY VIEW made AS SELECT _rowaddr, id + 1 AS more FROM lance.t"
+    ).collect()
     report["statements"] = [
         list(spark.sql(statement).first())
         for statement in (
@@ -104,7 +108,10 @@ def main(url: str, path: str) -> None:
     except PySparkException as error:
         report["missing"] = error.getCondition()
     report["changed"] = refused(
-        spark, "spark.sql.catalog.lance.root", path, lambda: spark.sql("SELECT * FROM lance.t").collect()
+        spark,
+        "spark.sql.catalog.lance.root",
+        path,
+        lambda: spark.sql("SELECT * FROM lance.t").collect(),
     )
     folder, _, name = path.removesuffix(".lance").rpartition("/")
     by_path_table = lance_spark.connect(folder, spark).open_table(name)
@@ -116,9 +123,15 @@ def main(url: str, path: str) -> None:
         spark.sql(f"CALL lance.system.backfill('{path}', 'twice')").collect()
     except PySparkException as error:
         report["code"] = "allow_stored_code" in str(error)
-    vectors = spark.range(100).selectExpr("id", "array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e").write.format("lance")
+    vectors = (
+        spark.range(100)
+        .selectExpr("id", "array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e")
+        .write.format("lance")
+    )
     vectors.mode("append").option("e.arrow.fixed-size-list.size", 2).save(f"{path}.vectors")
-    hits = spark.sql(f"SELECT id FROM lance_vector_search('{path}.vectors', array(4.0, 0.0), k => 3)")
+    hits = spark.sql(
+        f"SELECT id FROM lance_vector_search('{path}.vectors', array(4.0, 0.0), k => 3)"
+    )
     report["searched"] = sorted(row.id for row in hits.collect())
     spark.stop()
     print(json.dumps(report))

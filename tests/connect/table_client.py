@@ -31,10 +31,23 @@ class TextSize(NamedTuple):
 def main(url: str, folder: str) -> None:
     spark = SparkSession.builder.remote(url).getOrCreate()
     db = lance_spark.connect(f"{folder}/db", spark, progress=False)
-    table = db.create_table("words", spark.range(0, 20).selectExpr("id", "concat('word ', id) AS text"))
+    table = db.create_table(
+        "words", spark.range(0, 20).selectExpr("id", "concat('word ', id) AS text")
+    )
     table.add(spark.range(20, 40).selectExpr("id", "concat('word ', id) AS text"))
     report: Report = {}
-    for flow in (reading, columns, counting, errors, altering, running, cancelling, refusing, dying, environments):
+    for flow in (
+        reading,
+        columns,
+        counting,
+        errors,
+        altering,
+        running,
+        cancelling,
+        refusing,
+        dying,
+        environments,
+    ):
         began = time.perf_counter()
         flow(table, folder, report)
         print(f"{flow.__name__}: {time.perf_counter() - began:.1f} s", file=sys.stderr)
@@ -46,7 +59,12 @@ def main(url: str, folder: str) -> None:
 def reading(table: Table, folder: str, report: Report) -> None:
     frame = table.to_spark(["id"], "id >= 30")
     table.add([{"id": 40, "text": "word 40"}])
-    report["spark rows"] = [frame.count(), table.to_spark().count(), table.count_rows("id < 5"), table.head(3).num_rows]
+    report["spark rows"] = [
+        frame.count(),
+        table.to_spark().count(),
+        table.count_rows("id < 5"),
+        table.head(3).num_rows,
+    ]
     table.to_lance().delete("id = 40")
 
 
@@ -63,9 +81,13 @@ def columns(table: Table, folder: str, report: Report) -> None:
     def triple(id: pd.Series) -> pd.Series:
         return id * 3
 
-    table.add_columns({"sql": "id + 1", "double": double, "again": (double, ["id"]), "triple": (triple, ["id"])})  # type: ignore[dict-item]
+    table.add_columns(
+        {"sql": "id + 1", "double": double, "again": (double, ["id"]), "triple": (triple, ["id"])}
+    )  # type: ignore[dict-item]
     table.add_columns(UnpackedUDF(size, prefix="text_"))
-    filled = [table.backfill(name).rows_computed for name in ("double", "again", "triple", "text_length")]
+    filled = [
+        table.backfill(name).rows_computed for name in ("double", "again", "triple", "text_length")
+    ]
     right = "sql = id + 1 AND double = id * 2 AND again = double AND triple = id * 3 AND text_upper = upper(text)"
     report["filled"] = [*filled, table.count_rows(f"{right} AND text_length = char_length(text)")]
     table.drop_columns(["sql", "again", "triple", "text_length", "text_upper"])
@@ -91,9 +113,15 @@ def counting(table: Table, folder: str, report: Report) -> None:
     table.to_lance().optimize.compact_files()
     results.append(table.backfill("counted").rows_computed)
     called = sorted(int(line) for line in Path(log).read_text().split())
-    report["counted"] = [*results, called == list(range(40)), table.plan_backfill("counted").has_work]
+    report["counted"] = [
+        *results,
+        called == list(range(40)),
+        table.plan_backfill("counted").has_work,
+    ]
     report["quick"] = time.perf_counter() - began < 10 and version + 2 >= table.version
-    jobs = [(job.status, job.rows_computed) for job in table.list_jobs() if job.columns == ("counted",)]
+    jobs = [
+        (job.status, job.rows_computed) for job in table.list_jobs() if job.columns == ("counted",)
+    ]
     report["jobs"] = jobs
 
 
@@ -113,7 +141,9 @@ def errors(table: Table, folder: str, report: Report) -> None:
     def mild(id: int) -> int:
         return -id
 
-    again = table.backfill("picky", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=mild)
+    again = table.backfill(
+        "picky", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=mild
+    )
     report["skipped"] = [result.status, result.rows_skipped, sorted(messages), again.rows_computed]
     report["repaired"] = table.count_rows("picky = -id AND id > 0")
 
@@ -124,14 +154,20 @@ def altering(table: Table, folder: str, report: Report) -> None:
         return id * 4
 
     table.alter_columns({"path": "double", "udf": fourfold}, {"path": "text", "name": "words"})
-    report["altered"] = [table.backfill("double").rows_computed, table.backfill("double").rows_computed]
+    report["altered"] = [
+        table.backfill("double").rows_computed,
+        table.backfill("double").rows_computed,
+    ]
     report["fourfold"] = table.count_rows("double = id * 4")
 
 
 def environments(table: Table, folder: str, report: Report) -> None:
     def version_of(version: str) -> UDF:
         manifest = (
-            Manifest.create_pip(version).pip([f"packaging=={version}"]).env_vars({"KEY": f"of {version}"}).build()
+            Manifest.create_pip(version)
+            .pip([f"packaging=={version}"])
+            .env_vars({"KEY": f"of {version}"})
+            .build()
         )
 
         @udf(data_type=pa.string(), manifest=manifest)
@@ -145,7 +181,10 @@ def environments(table: Table, folder: str, report: Report) -> None:
 
     table.add_columns({"old": version_of("23.2"), "new": version_of("24.2")})
     computed = [table.backfill(column).rows_computed for column in ("old", "new")]
-    report["environments"] = [*computed, table.count_rows("old = '23.2 of 23.2' AND new = '24.2 of 24.2'")]
+    report["environments"] = [
+        *computed,
+        table.count_rows("old = '23.2 of 23.2' AND new = '24.2 of 24.2'"),
+    ]
 
 
 def gated(folder: str, name: str, first: int) -> lance_spark.Table:
@@ -167,7 +206,13 @@ def running(table: Table, folder: str, report: Report) -> None:
     table.add([{"id": i, "words": "x"} for i in range(40, 50)])
     table.add_columns({"slow": gated(folder, "open", 40)})  # type: ignore[dict-item]
     try:
-        table.backfill("slow", timeout=timedelta(seconds=0.2), commit_granularity=1, task_size=50, job_id="slow")
+        table.backfill(
+            "slow",
+            timeout=timedelta(seconds=0.2),
+            commit_granularity=1,
+            task_size=50,
+            job_id="slow",
+        )
     except TimeoutError as error:
         report["timeout"] = "job.cancel()" in str(error)
     Path(f"{folder}/open").touch()
@@ -183,13 +228,21 @@ def cancelling(table: Table, folder: str, report: Report) -> None:
     deadline = time.monotonic() + 60
     while table.count_rows("never = id") < 40 and time.monotonic() < deadline:
         time.sleep(0.05)
-    report["visible"] = [table.count_rows("never = id"), job.done(), job.progress().rows_computed >= 40]
+    report["visible"] = [
+        table.count_rows("never = id"),
+        job.done(),
+        job.progress().rows_computed >= 40,
+    ]
     began = time.perf_counter()
     job.cancel()
     try:
         job.result(60)
     except BackfillIncompleteError:
-        report["cancelled"] = [job.status, time.perf_counter() - began < 20, table.count_rows("never = id")]
+        report["cancelled"] = [
+            job.status,
+            time.perf_counter() - began < 20,
+            table.count_rows("never = id"),
+        ]
     Path(f"{folder}/never").touch()
     report["resumed"] = [table.backfill("never").status, table.count_rows("never = id")]
 

@@ -18,10 +18,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
-def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Path, table_path: str):
+def test_read_write_and_backfill_from_a_client(
+    connect_url: str, connect_log: Path, table_path: str
+):
     command = [sys.executable, "-m", "tests.connect.client", connect_url, table_path]
     process = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
     )
     assert process.returncode == 0, process.stderr[-4000:]
     assert json.loads(process.stdout.splitlines()[-1]) == {
@@ -37,4 +45,9 @@ def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Pa
         "streamed": [1000, 1000],
     }
     assert lance.dataset(table_path).version >= 2
-    assert connect_log.read_text().count("UserWarning: Spark reads Lance tables without the jar of lance-spark.") == 1
+    assert (
+        connect_log.read_text().count(
+            "UserWarning: Spark reads Lance tables without the jar of lance-spark."
+        )
+        == 1
+    )

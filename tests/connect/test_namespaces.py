@@ -17,10 +17,18 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_client_uses_the_tables_of_a_namespace(connect_url: str, connect_log: Path, tmp_path: Path) -> None:
+def test_a_client_uses_the_tables_of_a_namespace(
+    connect_url: str, connect_log: Path, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "tests.connect.namespace_client", connect_url, str(tmp_path)]
     process = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
     )
     assert process.returncode == 0, process.stderr[-4000:]
     assert json.loads(process.stdout.splitlines()[-1]) == {

@@ -51,7 +51,9 @@ def documents(*texts: str, start: int = 0) -> pa.Table:
 def tables(tmp_path: Path) -> Path:
     """The folder of the namespace `lance.live`."""
     folder = tmp_path / "tables" / "live"
-    lance.write_dataset(documents("a", "bb", "ccc"), f"{folder}/documents.lance", enable_stable_row_ids=True)
+    lance.write_dataset(
+        documents("a", "bb", "ccc"), f"{folder}/documents.lance", enable_stable_row_ids=True
+    )
     return folder
 
 
@@ -65,7 +67,9 @@ def run(tmp_path: Path, tables: Path) -> Run:
     # A pipeline has two JVMs, and hands only the file of defaults to the second one.
     (tmp_path / "conf").mkdir()
     pairs = [text.split("=", 1) for text in settings(tables.parent) if text.startswith("spark.")]
-    (tmp_path / "conf" / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in pairs))
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(
+        "".join(f"{key} {value}\n" for key, value in pairs)
+    )
 
     def run_once() -> None:
         completed = subprocess.run(

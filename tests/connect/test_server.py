@@ -19,15 +19,34 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_clients_have_the_rule_and_the_catalog(tmp_path: Path):
-    program = [sys.executable, "-m", "lance_spark.cli", "connect-server", "--port", str(port := free_port())]
-    settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
+    program = [
+        sys.executable,
+        "-m",
+        "lance_spark.cli",
+        "connect-server",
+        "--port",
+        str(port := free_port()),
+    ]
+    settings = [
+        "--master",
+        "local[2]",
+        "--conf",
+        "spark.ui.enabled=false",
+        "--conf",
+        "spark.sql.shuffle.partitions=2",
+    ]
     command = [*program, *settings, "--catalog", f"lance={tmp_path}/tables"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+    ) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == f"Spark Connect server at sc://127.0.0.1:{port}\n"
             for n in range(2):  # each client has a session of its own
-                assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{n}.lance") == REPORT
+                assert (
+                    seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{n}.lance")
+                    == REPORT
+                )
                 assert lance.dataset(f"{tmp_path}/tables/t.lance").count_rows() == 92
                 # The next client makes the table and its view again.
                 Path(f"{tmp_path}/tables").rename(tmp_path / f"tables_{n}")

@@ -77,9 +77,20 @@ write(spark.range(4))
 
 
 def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [str(SPARK_HOME / "bin" / "spark-sql"), *settings(folder / "tables", **more), "-e", statements]
+    command = [
+        str(SPARK_HOME / "bin" / "spark-sql"),
+        *settings(folder / "tables", **more),
+        "-e",
+        statements,
+    ]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=folder, env=environment(), check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,
+        env=environment(),
+        check=False,
     )
 
 
@@ -102,11 +113,15 @@ def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     process = spark_sql(tmp_path, STATEMENTS)
     assert process.returncode == 0, process.stderr[-4000:]
-    assert {"row 2z", "near 4", "late 4"} <= set(process.stdout.splitlines()) and "pushed: `s` = 'z'" in process.stdout
+    assert {"row 2z", "near 4", "late 4"} <= set(
+        process.stdout.splitlines()
+    ) and "pushed: `s` = 'z'" in process.stdout
     assert lance.dataset(str(tmp_path / "tables" / "t.lance")).count_rows("s = 'z'") == 1
 
 
-def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_process_was_killed(tmp_path: Path) -> None:
+def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_process_was_killed(
+    tmp_path: Path,
+) -> None:
     trusted = {
         "spark.sql.catalog.trusted": "lancespark.LanceCatalog",
         "spark.sql.catalog.trusted.root": str(tmp_path / "tables"),
@@ -121,7 +136,11 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             *settings(tmp_path / "tables", **trusted),
             *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
             *("--conf", f"spark.connect.grpc.binding.port={port}"),
-            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            *(
+                "--class",
+                "org.apache.spark.sql.connect.service.SparkConnectServer",
+                "spark-internal",
+            ),
             ready="Spark Connect server started at",
         )
         url = f"sc://127.0.0.1:{port}"
@@ -143,12 +162,16 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             gateway.send_signal(signal.SIGSTOP)
             (tmp_path / "tables" / "go").touch()
             # The commit waits for the process.
-            eventually(lambda: not any((tmp_path / "tables").glob("by_path.lance/**/.tmp*")), client)
+            eventually(
+                lambda: not any((tmp_path / "tables").glob("by_path.lance/**/.tmp*")), client
+            )
             time.sleep(1)
             gateway.send_signal(signal.SIGKILL)
             gateway.wait(60)
             output, errors = client.communicate(timeout=120)
-        assert "GatewayError" in output and "ended during the command call" in output, errors[-4000:]
+        assert "GatewayError" in output and "ended during the command call" in output, errors[
+            -4000:
+        ]
         assert "num_affected_rows=3" in output, errors[-4000:]
         assert "ended during the command commit_write" in output, errors[-4000:]
         assert [job.status for job in table.list_jobs()] == ["DEAD"]
@@ -167,12 +190,20 @@ def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_err
     tmp_path: Path,
 ) -> None:
     starts, python = tmp_path / "starts", str(tmp_path / "python")
-    Path(python).write_text(f'#!/bin/sh\necho start >> {starts}\nexec {sys.base_prefix}/bin/python3 "$@"\n')
+    Path(python).write_text(
+        f'#!/bin/sh\necho start >> {starts}\nexec {sys.base_prefix}/bin/python3 "$@"\n'
+    )
     Path(python).chmod(0o755)
     goes_on = {"spark.pyspark.driver.python": python, "spark.hive.cli.errors.ignore": "true"}
-    process = spark_sql(tmp_path, "SELECT * FROM lance.t; SELECT * FROM lance.u; SHOW TABLES IN lance;", **goes_on)
+    process = spark_sql(
+        tmp_path, "SELECT * FROM lance.t; SELECT * FROM lance.u; SHOW TABLES IN lance;", **goes_on
+    )
     assert process.returncode != 0
-    assert "GatewayError" in process.stderr and python in process.stderr and "lance_spark" in process.stderr
+    assert (
+        "GatewayError" in process.stderr
+        and python in process.stderr
+        and "lance_spark" in process.stderr
+    )
     assert (process.stderr.count("GatewayError"), starts.read_text()) == (3, "start\n")
 
     other_jar = tmp_path / "other.jar"
@@ -184,7 +215,11 @@ def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_err
             target.writestr(entry, content)
     process = spark_sql(tmp_path, "SHOW TABLES IN lance", jar=str(other_jar))
     assert process.returncode != 0
-    assert "GatewayError" in process.stderr and "0.0.1" in process.stderr and lance_spark.__version__ in process.stderr
+    assert (
+        "GatewayError" in process.stderr
+        and "0.0.1" in process.stderr
+        and lance_spark.__version__ in process.stderr
+    )
 
 
 def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
@@ -216,7 +251,11 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
             "thrift",
             "org.apache.spark.deploy.SparkSubmit",
             *settings(tmp_path / "tables"),
-            *("--class", "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2", "spark-internal"),
+            *(
+                "--class",
+                "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2",
+                "spark-internal",
+            ),
             *(
                 "--hiveconf",
                 f"hive.server2.thrift.port={port}",
@@ -225,10 +264,24 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
             ),
             ready="ThriftBinaryCLIService on port",
         )
-        beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", f"jdbc:hive2://127.0.0.1:{port}", "-e", STATEMENTS]
+        beeline = [
+            str(SPARK_HOME / "bin" / "beeline"),
+            "-u",
+            f"jdbc:hive2://127.0.0.1:{port}",
+            "-e",
+            STATEMENTS,
+        ]
         process = subprocess.run(
-            beeline, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment(), check=False
+            beeline,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            cwd=tmp_path,
+            env=environment(),
+            check=False,
         )
-        assert "| row 2z" in process.stdout and "| near 4" in process.stdout and "| late 4" in process.stdout, (
-            process.stderr[-4000:]
-        )
+        assert (
+            "| row 2z" in process.stdout
+            and "| near 4" in process.stdout
+            and "| late 4" in process.stdout
+        ), process.stderr[-4000:]

@@ -19,7 +19,13 @@ ROOT = Path(__file__).parents[2]
 def test_tables_columns_and_backfills_from_a_client(connect_url: str, tmp_path: Path):
     command = [sys.executable, "-m", "tests.connect.table_client", connect_url, str(tmp_path)]
     process = subprocess.run(
-        command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+        env=environment(),
+        check=False,
     )
     assert process.returncode == 0, process.stderr[-4000:]
     print(process.stderr[-4000:])
@@ -38,7 +44,11 @@ def test_tables_columns_and_backfills_from_a_client(connect_url: str, tmp_path: 
         "visible": [40, False, True],
         "cancelled": ["CANCELLED", True, 40],
         "resumed": ["DONE", 50],
-        "refused": [["ResourcesUnavailableError", "FilterError", "OptionError", "OptionError"], 50, 1],
+        "refused": [
+            ["ResourcesUnavailableError", "FilterError", "OptionError", "OptionError"],
+            50,
+            1,
+        ],
         "deadly": ["PARTIAL", 1, 49],
         "environments": [50, 50, 50],
         "names": ["words"],

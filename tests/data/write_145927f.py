@@ -23,7 +23,17 @@ from lance_spark import Connection, Manifest, Table
 from tests.data import udfs_145927f
 
 ROWS_PER_FRAGMENT = 20
-FINISHED = ("letters", "vector", "first", "odd_only", "width", "rounded", "scale", "prefixed", "count_words")
+FINISHED = (
+    "letters",
+    "vector",
+    "first",
+    "odd_only",
+    "width",
+    "rounded",
+    "scale",
+    "prefixed",
+    "count_words",
+)
 CHECKPOINTS: dict[str, Any] = {
     "task_size": 20,
     "min_checkpoint_size": 5,
@@ -40,7 +50,9 @@ def rows_of(first: int, count: int) -> pa.Table:
             "id": pa.array(ids, pa.int64()),
             "text": [f"word of document {i}" for i in ids],
             "price": [i * 1.25 for i in ids],
-            "tags": pa.array([[f"t{i % 3}", None] if i % 5 else None for i in ids], pa.list_(pa.string())),
+            "tags": pa.array(
+                [[f"t{i % 3}", None] if i % 5 else None for i in ids], pa.list_(pa.string())
+            ),
         }
     )
 
@@ -72,7 +84,9 @@ def write_documents(db: Connection) -> Table:
     except lance_spark.BackfillIncompleteError as error:
         status = error.result.status
     assert status == "PARTIAL"
-    loaded = pa.table({"id": pa.array(range(0, 60, 2), pa.int64()), "score": [i / 2 for i in range(0, 60, 2)]})
+    loaded = pa.table(
+        {"id": pa.array(range(0, 60, 2), pa.int64()), "score": [i / 2 for i in range(0, 60, 2)]}
+    )
     docs.load_columns(loaded, pk="id", columns=["score"])
     docs.tags.create("release", docs.version)
     docs.create_scalar_index("id")
@@ -105,7 +119,9 @@ def write_compacted(db: Connection) -> None:
 def write_views(db: Connection, docs: Table) -> None:
     """Writes views of each kind after a refresh, with later changes of the source."""
     even = (
-        docs.search(None).select({"id": "id", "cents": "price * 100", "shout": udfs_145927f.shout}).where("id % 2 = 0")
+        docs.search(None)
+        .select({"id": "id", "cents": "price * 100", "shout": udfs_145927f.shout})
+        .where("id % 2 = 0")
     )
     even.create_materialized_view(db, "even_docs").refresh()
     text = "SELECT id, upper(text) AS loud_text, price * 1.19BD AS gross FROM docs WHERE price < 60"
@@ -115,7 +131,9 @@ def write_views(db: Connection, docs: Table) -> None:
     view.refresh()
     view.add_columns({"letters": (udfs_145927f.letters, ["word"])})
     view.backfill("letters")
-    stats = db.create_udtf_view("lengths", source=docs.search(None).select(["text"]), udtf=udfs_145927f.lengths)
+    stats = db.create_udtf_view(
+        "lengths", source=docs.search(None).select(["text"]), udtf=udfs_145927f.lengths
+    )
     stats.refresh()
 
 
@@ -134,7 +152,9 @@ def expectation(db: Connection) -> dict[str, Any]:
         tables[name] = {
             "version": table.version,
             "rows": table.to_arrow().num_rows,
-            "jobs": sorted((job.job_type, list(job.columns), job.status) for job in table.list_jobs()),
+            "jobs": sorted(
+                (job.job_type, list(job.columns), job.status) for job in table.list_jobs()
+            ),
         }
     return tables
 
@@ -157,7 +177,9 @@ def main(folder: str) -> None:
     manifest = Manifest.create_pip("packaging").pip(["packaging==23.2"]).build()
     db.define_manifest("packaging", manifest)
     for name in db.table_names():
-        feather.write_feather(db.open_table(name).to_arrow(), home / f"{name}.arrow", compression="uncompressed")
+        feather.write_feather(
+            db.open_table(name).to_arrow(), home / f"{name}.arrow", compression="uncompressed"
+        )
     (home / "expected.json").write_text(json.dumps(expectation(db), indent=1))
     spark.stop()
     with tarfile.open(Path(__file__).parent / "stored_145927f.tar.gz", "w:gz") as archive:

@@ -62,7 +62,9 @@ class Rename(Operation):
 
     @property
     def name(self) -> str:
-        return {"a": "rename input", "b": "rename input", "other": "rename column"}.get(self.column, "rename target")
+        return {"a": "rename input", "b": "rename input", "other": "rename column"}.get(
+            self.column, "rename target"
+        )
 
     def fitted(self, world: World) -> Operation | None:
         return self if self.column in next(iter(world.rows.values())) else None
@@ -71,7 +73,10 @@ class Rename(Operation):
         head = lance.dataset(uri)
         current_name = names_of(head)[self.column]
         head.alter_columns(
-            {"path": current_name, "name": f"{current_name}{RENAMED}" if len(current_name) < 9 else self.column}
+            {
+                "path": current_name,
+                "name": f"{current_name}{RENAMED}" if len(current_name) < 9 else self.column,
+            }
         )
 
 
@@ -111,7 +116,9 @@ class Configure(Operation):
         head.update_config({"somebody": "else"})
         head.update_metadata({"about": "numbers"})
         tags = lance.dataset(uri).tags
-        (tags.update if "theirs" in tags.list() else tags.create)("theirs", lance.dataset(uri).version)
+        (tags.update if "theirs" in tags.list() else tags.create)(
+            "theirs", lance.dataset(uri).version
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -148,7 +155,9 @@ class CleanUp(Operation):
     def act(self, uri: str) -> None:
         lance.dataset(uri).update_config({"cleaned": "up"})
         lance.dataset(uri).cleanup_old_versions(
-            older_than=timedelta(0), delete_unverified=self.files, error_if_tagged_old_versions=False
+            older_than=timedelta(0),
+            delete_unverified=self.files,
+            error_if_tagged_old_versions=False,
         )
 
 

@@ -48,7 +48,9 @@ def new_rows_are_covered(real: Any) -> Any:
 def nothing_is_foreign(real: Any) -> Any:
     def of(self: Any, fragment: Any) -> Any:
         origins = real(self, fragment)
-        traced = np.concatenate([origins.unknown, *(origin.mapping.new for origin in origins.origins)])
+        traced = np.concatenate(
+            [origins.unknown, *(origin.mapping.new for origin in origins.origins)]
+        )
         deleted = self._head.deleted(fragment.id)
         rows = np.arange(fragment.physical_rows, dtype=np.int64)
         live = rows if deleted is None else rows[~deleted]
@@ -102,7 +104,10 @@ def deletions_are_forgotten(real: Any) -> Any:
         landed = real(base, operation, **more)
         if hasattr(landed, "dataset"):
             head = landed.dataset
-            old = [dataclasses.replace(fragment.metadata, deletion_file=None) for fragment in head.get_fragments()]
+            old = [
+                dataclasses.replace(fragment.metadata, deletion_file=None)
+                for fragment in head.get_fragments()
+            ]
             merge = lance.LanceOperation.Merge(old, head.schema)
             landed = dataclasses.replace(
                 landed, dataset=lance.LanceDataset.commit(head, merge, read_version=head.version)
@@ -125,7 +130,9 @@ def gone_is_an_error(real: Any) -> Any:
 
 
 def nothing_slips_in(real: Any) -> Any:
-    return lambda self, head: real(self, head) if self.landed is None else dataclasses.replace(self.landed, parts={})
+    return lambda self, head: (
+        real(self, head) if self.landed is None else dataclasses.replace(self.landed, parts={})
+    )
 
 
 def no_row_id_is_known(_real: Any) -> Any:
@@ -134,7 +141,10 @@ def no_row_id_is_known(_real: Any) -> Any:
 
 def inputs_look_the_same(real: Any) -> Any:
     return lambda then, current, *more, **keywords: real(
-        then, None if current is None else dataclasses.replace(current, inputs=then.inputs), *more, **keywords
+        then,
+        None if current is None else dataclasses.replace(current, inputs=then.inputs),
+        *more,
+        **keywords,
     )
 
 
@@ -144,7 +154,10 @@ def inputs_are_right(_real: Any) -> Any:
 
 def targets_look_the_same(real: Any) -> Any:
     return lambda then, current, *more, **keywords: real(
-        then, None if current is None else dataclasses.replace(current, targets=then.targets), *more, **keywords
+        then,
+        None if current is None else dataclasses.replace(current, targets=then.targets),
+        *more,
+        **keywords,
     )
 
 
@@ -154,7 +167,9 @@ def is_a_conflict(*operations: str) -> Replace:
 
     def wrong(real: Any) -> Any:
         def plan(self: Any, head: Any) -> Any:
-            conflicts = [change.operation for change in self.changes if change.operation in operations]
+            conflicts = [
+                change.operation for change in self.changes if change.operation in operations
+            ]
             if conflicts:
                 raise CommitImpossibleError(f"{conflicts[0]} came first")
             return real(self, head)
@@ -194,7 +209,9 @@ def found_nothing(following: bool) -> Replace:
 
 
 def theirs_stay(real: Any) -> Any:
-    return lambda self, rows: real(self, rows) & (rows.without_value() if rows.prior.attempted else rows.live)
+    return lambda self, rows: (
+        real(self, rows) & (rows.without_value() if rows.prior.attempted else rows.live)
+    )
 
 
 def all_lack_a_value(_real: Any) -> Any:

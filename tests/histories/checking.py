@@ -43,7 +43,11 @@ def world_of(story: Story, uri: str) -> World:
         rows=story.head.rows,
         used=frozenset(key for version in story.versions.values() for key in version.rows),
         stable=story.stable,
-        kept_rows={number: version.rows for number, version in story.versions.items() if number in kept_versions},
+        kept_rows={
+            number: version.rows
+            for number, version in story.versions.items()
+            if number in kept_versions
+        },
         places=story.head.places,
         oldest=1 in kept_versions,
     )
@@ -93,17 +97,26 @@ def check_indexes(story: Story, head: lance.LanceDataset) -> None:
         return  # After a deferred compaction followed by another compaction, Lance finds no row by an index.
     names = names_of(head)
     for column in ("v", "w", "a"):
-        current_name, values = names[column], {key: row[column] for key, row in story.head.rows.items()}
+        current_name, values = (
+            names[column],
+            {key: row[column] for key, row in story.head.rows.items()},
+        )
         some = sorted(value for value in values.values() if value is not None)[::4]
         expected_keys = {
             f"{current_name} IS NULL": {key for key, value in values.items() if value is None},
-            f"{current_name} < 0": {key for key, value in values.items() if value is not None and value < 0},
+            f"{current_name} < 0": {
+                key for key, value in values.items() if value is not None and value < 0
+            },
             f"{current_name} IN ({', '.join(map(str, some or [0]))})": {
                 key for key, value in values.items() if value in some
             },
         }
         for (text, keys), use in itertools.product(expected_keys.items(), (True, False)):
-            keys_found = head.scanner(columns=["key"], filter=text, use_scalar_index=use).to_table()["key"].to_pylist()
+            keys_found = (
+                head.scanner(columns=["key"], filter=text, use_scalar_index=use)
+                .to_table()["key"]
+                .to_pylist()
+            )
             if sorted(keys_found) != sorted(keys):
                 raise WrongError(
                     f"{text} {'with' if use else 'without'} an index finds {sorted(keys_found)}, not {sorted(keys)}"
@@ -111,5 +124,7 @@ def check_indexes(story: Story, head: lance.LanceDataset) -> None:
 
 
 def differences(expected: Any, actual: Any) -> str:
-    keys = sorted(key for key in expected.keys() | actual.keys() if expected.get(key) != actual.get(key))
+    keys = sorted(
+        key for key in expected.keys() | actual.keys() if expected.get(key) != actual.get(key)
+    )
     return "; ".join(f"row {key}: {actual.get(key)} instead of {expected.get(key)}" for key in keys)

@@ -18,7 +18,14 @@ from tests.histories.administration import (
     Restore,
     Ruin,
 )
-from tests.histories.model import Act, BackfillHistory, KillBackfill, ResumeBackfill, StartBackfill, Step
+from tests.histories.model import (
+    Act,
+    BackfillHistory,
+    KillBackfill,
+    ResumeBackfill,
+    StartBackfill,
+    Step,
+)
 from tests.histories.operations import (
     Append,
     Compact,
@@ -32,8 +39,12 @@ from tests.histories.operations import (
     Upsert,
 )
 
-_KEYS = st.lists(st.integers(0, 24), min_size=1, max_size=5, unique=True).map(lambda keys: tuple(sorted(keys)))
-_NEW_KEYS = st.lists(st.integers(100, 130), min_size=1, max_size=3, unique=True).map(lambda keys: tuple(sorted(keys)))
+_KEYS = st.lists(st.integers(0, 24), min_size=1, max_size=5, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
+_NEW_KEYS = st.lists(st.integers(100, 130), min_size=1, max_size=3, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
 _EXTRAS = st.sampled_from(["e1", "e2"])
 
 _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
@@ -41,7 +52,10 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
     "insert": (3, st.builds(InsertOnly, _NEW_KEYS)),
     "delete": (3, st.builds(Delete, _KEYS, ours=st.booleans())),
     "delete fragment": (2, st.builds(DeleteFragment, _KEYS, ours=st.booleans())),
-    "update": (6, st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "other"]), ours=st.booleans())),
+    "update": (
+        6,
+        st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "other"]), ours=st.booleans()),
+    ),
     "upsert": (
         4,
         st.builds(
@@ -63,12 +77,18 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
             st.booleans(),
         ),
     ),
-    "rewrite target": (4, st.builds(RewriteTarget, _KEYS, st.sampled_from(["v", "v", "w"]), st.booleans())),
+    "rewrite target": (
+        4,
+        st.builds(RewriteTarget, _KEYS, st.sampled_from(["v", "v", "w"]), st.booleans()),
+    ),
     "compact": (
         7,
-        st.builds(Compact, st.sampled_from([12, 1_000_000]), st.booleans(), st.sampled_from([False, False, True])).map(
-            lambda compaction: replace(compaction, ours=compaction.all)
-        ),
+        st.builds(
+            Compact,
+            st.sampled_from([12, 1_000_000]),
+            st.booleans(),
+            st.sampled_from([False, False, True]),
+        ).map(lambda compaction: replace(compaction, ours=compaction.all)),
     ),
     "add column": (3, st.builds(AddColumn, _EXTRAS, st.booleans())),
     "drop column": (2, st.builds(DropColumn, st.sampled_from(["other", "e1", "e2"]))),
@@ -76,7 +96,9 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
     "index": (
         4,
         st.builds(
-            Index, st.sampled_from(["a", "v", "v", "w"]), st.sampled_from(["create", "create", "drop", "optimize"])
+            Index,
+            st.sampled_from(["a", "v", "v", "w"]),
+            st.sampled_from(["create", "create", "drop", "optimize"]),
         ),
     ),
     "config": (2, st.just(Configure())),
@@ -85,7 +107,9 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
 }
 _WEIGHTED = [kind for kind, (weight, _) in _OPERATIONS.items() for _ in range(weight)]
 
-_OPERATION: st.SearchStrategy[Operation] = st.sampled_from(_WEIGHTED).flatmap(lambda kind: _OPERATIONS[kind][1])
+_OPERATION: st.SearchStrategy[Operation] = st.sampled_from(_WEIGHTED).flatmap(
+    lambda kind: _OPERATIONS[kind][1]
+)
 _CALL = st.integers(0, 24).map(lambda key: f"call {key}")
 _UNTIL = st.one_of(_CALL, st.just("commit"), st.just("commit"), st.just("landed"))
 
@@ -100,7 +124,12 @@ def starts(draw: st.DrawFn, run: str) -> StartBackfill:
         column = draw(st.sampled_from([column, column, column, "d"]))
         until = draw(st.sampled_from(["written", "written", "commit", "commit", "landed"]))
         return StartBackfill(
-            run, door, column, where, until, on_stale=draw(st.sampled_from([None, None, None, "error"]))
+            run,
+            door,
+            column,
+            where,
+            until,
+            on_stale=draw(st.sampled_from([None, None, None, "error"])),
         )
     return StartBackfill(
         run,
@@ -114,10 +143,14 @@ def starts(draw: st.DrawFn, run: str) -> StartBackfill:
     )
 
 
-_STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 11 + ["go"] * 4 + ["start"] * 3 + ["kill"]).flatmap(
+_STEP: st.SearchStrategy[Step] = st.sampled_from(
+    ["act"] * 11 + ["go"] * 4 + ["start"] * 3 + ["kill"]
+).flatmap(
     lambda what: {
         "act": st.builds(Act, _OPERATION),
-        "go": st.builds(ResumeBackfill, st.sampled_from(["one", "two"]), st.one_of(_UNTIL, st.just("end"))),
+        "go": st.builds(
+            ResumeBackfill, st.sampled_from(["one", "two"]), st.one_of(_UNTIL, st.just("end"))
+        ),
         "start": starts("two"),
         "kill": st.builds(KillBackfill, st.sampled_from(["one", "two"])),
     }[what]
@@ -135,7 +168,12 @@ def histories(draw: st.DrawFn) -> BackfillHistory:
         steps.insert(draw(st.integers(0, len(steps))), KillBackfill("one"))
     if draw(st.integers(0, 7)) == 7:
         steps.append(
-            Act(Ruin(draw(st.sampled_from(["w" if first.column == "w" else "v", "w"])), draw(st.sampled_from(RUINS))))
+            Act(
+                Ruin(
+                    draw(st.sampled_from(["w" if first.column == "w" else "v", "w"])),
+                    draw(st.sampled_from(RUINS)),
+                )
+            )
         )
     return BackfillHistory(
         fragments,

@@ -77,12 +77,18 @@ def make_table(home: Path, spark: SparkSession, fragments: tuple[int, ...], *, s
     for number, rows in enumerate(fragments):
         columns = ("a", "b", "other")
         data = [{"key": k, **new_row(k, columns)} for k in range(key, key + rows)]
-        table = pa.Table.from_pylist(data, schema=pa.schema([(name, pa.int64()) for name in ("key", *columns)]))
-        lance.write_dataset(table, uri, mode="append" if number else "create", enable_stable_row_ids=stable)
+        table = pa.Table.from_pylist(
+            data, schema=pa.schema([(name, pa.int64()) for name in ("key", *columns)])
+        )
+        lance.write_dataset(
+            table, uri, mode="append" if number else "create", enable_stable_row_ids=stable
+        )
         key += rows
     connection = lance_spark.connect(str(home), spark, progress=False)
     table = connection.open_table("t")
-    table.add_columns({target: (counting_udf(str(home), target), [INPUT[target]]) for target in ("v", "w")})
+    table.add_columns(
+        {target: (counting_udf(str(home), target), [INPUT[target]]) for target in ("v", "w")}
+    )
     fields = lance.dataset(uri).lance_schema.fields()
     assert [(field.id(), field.name()) for field in fields] == list(enumerate(COLUMNS))
     return uri
@@ -108,7 +114,10 @@ def start(spark: SparkSession, home: str, job_id: str, settings: dict[str, Any])
     column, where = more.pop("column"), more.pop("where")
     table = lance_spark.connect(home, spark, progress=False).open_table("t")
     job = table.backfill_async(
-        names_of(lance.dataset(table.uri))[column], job_id=job_id, where=WHERE.get(where), **{**SETTINGS, **more}
+        names_of(lance.dataset(table.uri))[column],
+        job_id=job_id,
+        where=WHERE.get(where),
+        **{**SETTINGS, **more},
     )
     assert isinstance(job, lance_spark.Job)
     return job
@@ -126,7 +135,9 @@ def prepare_write(uri: str, settings: dict[str, Any]) -> Callable[[], dict[str, 
         if where is None or is_selected(where, row["key"])
     ]
     options = {"input_columns": names[INPUT[column]], **settings["options"]}
-    backfill = Backfill(uri, names.get(column, column), LongType(), options=options, version=head.version)
+    backfill = Backfill(
+        uri, names.get(column, column), LongType(), options=options, version=head.version
+    )
     half = len(rows) // 2
     messages = [
         backfill.task([backfill.batch([address for address, _ in part], [x for _, x in part])])

@@ -14,7 +14,16 @@ from typing import Any, Literal
 
 from tests.histories.administration import CleanUp, Restore
 from tests.histories.jobs import is_selected, value, written_value
-from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, RewriteTarget, Row, Rows, Short
+from tests.histories.operations import (
+    INPUT,
+    Compact,
+    Operation,
+    RewriteInput,
+    RewriteTarget,
+    Row,
+    Rows,
+    Short,
+)
 from tests.histories.processes import Caught
 from tests.histories.provenance import is_verifiable, stale_rows
 
@@ -187,7 +196,9 @@ class Story:
 
     def begin(self, start: StartBackfill) -> BackfillRun:
         """Records the begin of a backfill."""
-        run = self.runs[start.run] = BackfillRun(start=start, snapshot=self.head.number, began=self._tick())
+        run = self.runs[start.run] = BackfillRun(
+            start=start, snapshot=self.head.number, began=self._tick()
+        )
         return run
 
     def end(self, run: BackfillRun) -> None:
@@ -204,7 +215,8 @@ class Story:
         """Tells whether another writer committed between a backfill's snapshot and its last commit."""
         last = max(self.commits(run), default=run.end or 0)
         return any(
-            version.by != run.name and run.snapshot < version.number < last for version in self.versions.values()
+            version.by != run.name and run.snapshot < version.number < last
+            for version in self.versions.values()
         )
 
 
@@ -269,7 +281,9 @@ class Judge:
         ours = run.computed(current_input)
         # Without stable row ids, the rows of an update's fragments cannot be matched with old rows: all of them are
         # computed, or none.
-        lost = (self._lost_track() and (then is None or life.relocated)) or (life.restored and life.relocated)
+        lost = (self._lost_track() and (then is None or life.relocated)) or (
+            life.restored and life.relocated
+        )
         # Without the snapshot, a job recomputes all moved rows, and every row of a fragment whose inputs were written.
         cleaned = story.was_done(CleanUp, run.snapshot, self.end)
         untold = not run.is_write and cleaned and (life.relocated or life.touched)
@@ -278,10 +292,16 @@ class Judge:
             came_back = then is None and life.restored
             # Another round selects rows without a value, including rows whose value was removed.
             emptied = then is not None and life.without_run is None and run.start.where is None
-            if run.is_write or not (unknown or came_back or emptied or (then is not None and life.changed)):
+            if run.is_write or not (
+                unknown or came_back or emptied or (then is not None and life.changed)
+            ):
                 return frozenset([life.without_run])
-            is_somebodys = life.without_run is not None and life.without_run < 0 and not run.start.stale
-            return frozenset([life.without_run] if is_somebodys and not unknown else [life.without_run, ours])
+            is_somebodys = (
+                life.without_run is not None and life.without_run < 0 and not run.start.stale
+            )
+            return frozenset(
+                [life.without_run] if is_somebodys and not unknown else [life.without_run, ours]
+            )
         if run.is_write:
             return frozenset(self._of_write(life, then, unknown=unknown))
         return frozenset(self._of_job(life, then, unknown=unknown))
@@ -290,7 +310,9 @@ class Judge:
         run = self.run
         ours = run.computed(life.inputs[-1])
         overlapping = self.story.overlapping(run)
-        nulling = run.start.on_stale == "null" or any(o.is_write or o.start.on_stale == "null" for o in overlapping)
+        nulling = run.start.on_stale == "null" or any(
+            o.is_write or o.start.on_stale == "null" for o in overlapping
+        )
         right = {ours}
         # Whether the former inputs of the row are unknown.
         cleaned = self.story.was_done(CleanUp, run.snapshot, self.end)
@@ -299,7 +321,12 @@ class Judge:
             right = {ours, None}
         if life.changed and nulling:
             # Another job may have computed the row from its present input, and this job may use the value.
-            back = life.inputs[-1] == life.inputs[0] or unknown or run.start.on_stale != "null" or bool(overlapping)
+            back = (
+                life.inputs[-1] == life.inputs[0]
+                or unknown
+                or run.start.on_stale != "null"
+                or bool(overlapping)
+            )
             back |= untold
             right = {None, ours} if back else {None}
         if not life.foreign_values:
@@ -325,7 +352,10 @@ class Judge:
             may_be = {life.without_run, None} if life.changed else {life.without_run}
             return may_be if life.was_moved and not life.restored else {*may_be, ours}
         if life.restored and life.relocated:
-            return {life.without_run, ours}  # a restore removed its fragment, and returned the row to its former place
+            return {
+                life.without_run,
+                ours,
+            }  # a restore removed its fragment, and returned the row to its former place
         if life.changed:
             return {None, *last_foreign, *([ours] if life.inputs[-1] == life.inputs[0] else [])}
         return {ours, *(last_foreign if life.was_moved or life.restored else set())}
@@ -333,7 +363,9 @@ class Judge:
     def _is_selected(self, key: int, then: Row) -> bool:
         start = self.run.start
         if start.stale:
-            return then[start.column] is None or key in stale_rows(self.story, start.column, self.run.snapshot)
+            return then[start.column] is None or key in stale_rows(
+                self.story, start.column, self.run.snapshot
+            )
         if start.where is not None:
             return is_selected(start.where, key)
         return self.run.is_write or then[start.column] is None
@@ -343,7 +375,9 @@ class Judge:
         fragment.
         """
         acts = [act for number, act in self.story.acts if self.run.snapshot < number <= self.end]
-        mixed = any(act.moves_rows for act in acts) and any(isinstance(act, Compact) for act in acts)
+        mixed = any(act.moves_rows for act in acts) and any(
+            isinstance(act, Compact) for act in acts
+        )
         return mixed or any(isinstance(act, CleanUp) for act in acts)
 
     def life(self, key: int) -> _Life:
@@ -361,11 +395,16 @@ class Judge:
                 continue
             if isinstance(after.by, RewriteInput) and after.by.column == INPUT[column]:
                 life.touched |= any(
-                    before.places.get(key_written) == before.places.get(key) for key_written in after.by.keys
+                    before.places.get(key_written) == before.places.get(key)
+                    for key_written in after.by.keys
                 )
             if not life.inputs or life.inputs[-1] != new[INPUT[column]]:
                 life.inputs.append(new[INPUT[column]])
-            if isinstance(after.by, Operation) and after.by.moves_rows and after.places[key] != before.places.get(key):
+            if (
+                isinstance(after.by, Operation)
+                and after.by.moves_rows
+                and after.places[key] != before.places.get(key)
+            ):
                 life.was_moved = True
             if after.by == run.name:
                 continue
@@ -383,25 +422,34 @@ class Judge:
 # Rules about versions
 
 
-def wrong_cells(story: Story, run: BackfillRun, before: RecordedVersion, after: RecordedVersion) -> list[str]:
+def wrong_cells(
+    story: Story, run: BackfillRun, before: RecordedVersion, after: RecordedVersion
+) -> list[str]:
     """Returns the forbidden changes in a backfill's version: cells outside its target, and values without a source."""
     column, wrong = run.start.column, []
     if before.rows.keys() != after.rows.keys():
-        lost_keys, new_keys = before.rows.keys() - after.rows.keys(), after.rows.keys() - before.rows.keys()
+        lost_keys, new_keys = (
+            before.rows.keys() - after.rows.keys(),
+            after.rows.keys() - before.rows.keys(),
+        )
         return [
             f"version {after.number} of {run.name} lost rows {sorted(lost_keys)}, and brought rows {sorted(new_keys)}"
         ]
     for key, old in before.rows.items():
         new_keys = after.rows[key]
-        changed_names = {name for name in old.keys() | new_keys.keys() if old.get(name) != new_keys.get(name)} - {
-            column
-        }
+        changed_names = {
+            name for name in old.keys() | new_keys.keys() if old.get(name) != new_keys.get(name)
+        } - {column}
         if changed_names:
             wrong.append(
                 f"version {after.number} of {run.name} changed {sorted(changed_names)} of row {key}: {old} -> {new_keys}"
             )
-        if old.get(column) != new_keys.get(column) and new_keys.get(column) not in _ever(story, run, key, after.number):
-            wrong.append(f"version {after.number} of {run.name} put {new_keys.get(column)} into row {key}: {old}")
+        if old.get(column) != new_keys.get(column) and new_keys.get(column) not in _ever(
+            story, run, key, after.number
+        ):
+            wrong.append(
+                f"version {after.number} of {run.name} put {new_keys.get(column)} into row {key}: {old}"
+            )
     return wrong
 
 

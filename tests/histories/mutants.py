@@ -32,7 +32,14 @@ from tests.histories.administration import (
     Restore,
     Ruin,
 )
-from tests.histories.model import Act, BackfillHistory, KillBackfill, ResumeBackfill, StartBackfill, Step
+from tests.histories.model import (
+    Act,
+    BackfillHistory,
+    KillBackfill,
+    ResumeBackfill,
+    StartBackfill,
+    Step,
+)
 from tests.histories.operations import (
     Append,
     Compact,
@@ -48,7 +55,9 @@ from tests.histories.operations import (
 MUTANT = "LANCE_SPARK_TEST_MUTANT"
 """Environment variable with the mutant for a process of the tests."""
 
-_KEYS = st.lists(st.integers(0, 17), min_size=3, max_size=6, unique=True).map(lambda keys: tuple(sorted(keys)))
+_KEYS = st.lists(st.integers(0, 17), min_size=3, max_size=6, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +81,20 @@ class Mutant:
     after: tuple[Step, ...] = ()
 
 
-def _job(until: tuple[str, ...] = ("call 9", "commit"), **more: Any) -> st.SearchStrategy[StartBackfill]:
-    return st.sampled_from(until).map(lambda gate: StartBackfill("one", "job", "v", until=gate, **more))
+def _job(
+    until: tuple[str, ...] = ("call 9", "commit"), **more: Any
+) -> st.SearchStrategy[StartBackfill]:
+    return st.sampled_from(until).map(
+        lambda gate: StartBackfill("one", "job", "v", until=gate, **more)
+    )
 
 
-def _write(until: tuple[str, ...] = ("written", "commit"), **more: Any) -> st.SearchStrategy[StartBackfill]:
-    return st.sampled_from(until).map(lambda gate: StartBackfill("one", "write", "v", until=gate, **more))
+def _write(
+    until: tuple[str, ...] = ("written", "commit"), **more: Any
+) -> st.SearchStrategy[StartBackfill]:
+    return st.sampled_from(until).map(
+        lambda gate: StartBackfill("one", "write", "v", until=gate, **more)
+    )
 
 
 _EITHER = st.one_of(_job(), _write())
@@ -156,7 +173,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "inputs are not compared": Mutant(
         row="update by row rewrite, changed inputs",
-        patches={_CHANGED: lambda _: lambda *arguments, **_more: np.zeros(len(arguments[4].old), dtype=np.bool_)},
+        patches={
+            _CHANGED: lambda _: (
+                lambda *arguments, **_more: np.zeros(len(arguments[4].old), dtype=np.bool_)
+            )
+        },
         acts=_in_order(_UPDATE_INPUT),
         starts=_EITHER,
         stable=_STABLE,
@@ -206,13 +227,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "compacted fragments are gone": Mutant(
         row="compaction",
-        patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
+        patches={
+            f"{_LINEAGE}.leaves": broken.constant([]),
+            f"{_LINEAGE}.origins": broken.constant([]),
+        },
         acts=_in_order(_COMPACT),
         starts=_EITHER,
     ),
     "compacted fragments are gone, index remap deferred": Mutant(
         row="compaction with index remapping deferred",
-        patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
+        patches={
+            f"{_LINEAGE}.leaves": broken.constant([]),
+            f"{_LINEAGE}.origins": broken.constant([]),
+        },
         acts=_in_order(st.just(Compact(deferred=True))),
         starts=_EITHER,
         stable=_ADDRESSES,
@@ -225,14 +252,18 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "carried rows are computed again": Mutant(
         row="compaction, without a call",
-        patches={"lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(True)},
+        patches={
+            "lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(True)
+        },
         acts=_in_order(_COMPACT),
         starts=_job(),
     ),
     "another column's backfill is a conflict": Mutant(
         row="backfill of another column",
         patches={_PLAN: broken.is_a_conflict("DataReplacement")},
-        acts=_in_order(st.sampled_from([StartBackfill("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
+        acts=_in_order(
+            st.sampled_from([StartBackfill("two", door, "w") for door in ("job", "write")])
+        ),  # type: ignore[arg-type]
         starts=_EITHER,
     ),
     "a restore is the end": Mutant(
@@ -248,17 +279,23 @@ MUTANTS: dict[str, Mutant] = {
             "lance_spark.commit.column_plan:refuse_overwritten": broken.constant(None),
         },
         acts=_in_order(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
-        starts=st.sampled_from([StartBackfill("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
+        starts=st.sampled_from(
+            [StartBackfill("one", door, "w", until="commit") for door in ("job", "write")]
+        ),  # type: ignore[arg-type]
     ),
     "the snapshot must be there": Mutant(
         row="cleanup_old_versions",
-        patches={"lance_spark.commit.conflicts.table_state:SeenHistory.look": broken.snapshot_must_be_there},
+        patches={
+            "lance_spark.commit.conflicts.table_state:SeenHistory.look": broken.snapshot_must_be_there
+        },
         acts=_in_order(st.just(CleanUp())),
         starts=_EITHER,
     ),
     "nothing is taken from checkpoints": Mutant(
         row="between two runs: a killed run and its successor",
-        patches={"lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(False)},
+        patches={
+            "lance_spark.backfill.reuse.value_reuse:ValueFinder.find": broken.found_nothing(False)
+        },
         acts=_in_order(_COMPACT),
         starts=st.just(StartBackfill("one", "driver", "v", until="commit")),
         after=(KillBackfill("one"),),
@@ -307,7 +344,11 @@ def mutated(name: str) -> Iterator[None]:
     def work(**fields: Any) -> MutatedWork:
         return MutatedWork(work=real(**fields), name=name)
 
-    with patch.dict(os.environ, {MUTANT: name}), patch.object(scheduler, "TaskRunner", work), applied(name):
+    with (
+        patch.dict(os.environ, {MUTANT: name}),
+        patch.object(scheduler, "TaskRunner", work),
+        applied(name),
+    ):
         yield
 
 
@@ -317,5 +358,13 @@ def histories_for(draw: st.DrawFn, name: str) -> BackfillHistory:
     mutant = MUTANTS[name]
     assume(draw(st.integers(0, 1000)))
     acts = [act if isinstance(act, StartBackfill) else Act(act) for act in draw(mutant.acts)]
-    steps: list[Step] = [draw(mutant.starts), *acts, *mutant.after, ResumeBackfill("one"), ResumeBackfill("two")]
-    return BackfillHistory((6, 6, 6), tuple(steps), stable=draw(mutant.stable), indexed=draw(st.booleans()))
+    steps: list[Step] = [
+        draw(mutant.starts),
+        *acts,
+        *mutant.after,
+        ResumeBackfill("one"),
+        ResumeBackfill("two"),
+    ]
+    return BackfillHistory(
+        (6, 6, 6), tuple(steps), stable=draw(mutant.stable), indexed=draw(st.booleans())
+    )

@@ -76,7 +76,9 @@ def read(dataset: lance.LanceDataset) -> tuple[Rows, dict[int, int]]:
     columns = {first: table[current_name].to_pylist() for first, current_name in names.items()}
     keys = columns.pop("key")
     assert len(set(keys)) == len(keys), f"rows are there twice: {sorted(keys)}"
-    rows = {key: {name: values[at] for name, values in columns.items()} for at, key in enumerate(keys)}
+    rows = {
+        key: {name: values[at] for name, values in columns.items()} for at, key in enumerate(keys)
+    }
     addresses = table["_rowaddr"].to_pylist()
     return rows, {key: address >> 32 for key, address in zip(keys, addresses, strict=True)}
 
@@ -90,10 +92,15 @@ def source(dataset: lance.LanceDataset, rows: Mapping[int, Row]) -> pa.Table:
     """Returns rows as a table of all columns, under the names of now."""
     first_names = {current_name: first for first, current_name in names_of(dataset).items()}
     values = [
-        {current_name: {"key": key, **row}.get(first) for current_name, first in first_names.items()}
+        {
+            current_name: {"key": key, **row}.get(first)
+            for current_name, first in first_names.items()
+        }
         for key, row in rows.items()
     ]
-    return pa.Table.from_pylist(values, schema=pa.schema([(f.name, f.type) for f in dataset.schema]))
+    return pa.Table.from_pylist(
+        values, schema=pa.schema([(f.name, f.type) for f in dataset.schema])
+    )
 
 
 def among(keys: Sequence[int]) -> str:
@@ -193,7 +200,10 @@ class InsertOnly(Append):
         head = lance.dataset(uri)
         present_keys = head.to_table(columns=["key"], limit=2)["key"].to_pylist()
         columns = [*names_of(head)]
-        rows = {**self.change({}, None, columns), **{key: {"a": 7, "other": 7} for key in present_keys}}
+        rows = {
+            **self.change({}, None, columns),
+            **{key: {"a": 7, "other": 7} for key in present_keys},
+        }
         head.merge_insert("key").when_not_matched_insert_all().execute(source(head, rows))
 
 
@@ -232,7 +242,9 @@ class DeleteFragment(Delete):
     def fitted(self, world: World) -> Operation | None:
         place = next((world.places[key] for key in self.keys if key in world.places), None)
         keys = tuple(sorted(key for key, fragment in world.places.items() if fragment == place))
-        return replace(self, keys=keys) if keys and len(world.rows) - len(keys) >= LEAST_ROWS else None
+        return (
+            replace(self, keys=keys) if keys and len(world.rows) - len(keys) >= LEAST_ROWS else None
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -304,7 +316,9 @@ class Upsert(_OnRows):
         if self.ours:
             inline_rows.merge(uri, "key", data)
             return
-        head.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(data)
+        head.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(
+            data
+        )
 
     def change(self, rows: Rows, world: World | None) -> Rows:
         for key in self.keys:
@@ -330,7 +344,11 @@ class RewriteInput(_OnRows):
 
     @property
     def name(self) -> str:
-        name = {"next": "rewrite input", "first": "set input back", "same": "rewrite input as it is"}[self.to]
+        name = {
+            "next": "rewrite input",
+            "first": "set input back",
+            "same": "rewrite input as it is",
+        }[self.to]
         return f"{name}, by us" if self.ours else name
 
     def act(self, uri: str) -> None:
@@ -347,7 +365,9 @@ class RewriteInput(_OnRows):
     def change(self, rows: Rows, world: World | None) -> Rows:
         for key in self.keys:
             current: Any = rows[key][self.column]
-            rows[key][self.column] = {"next": current + 1, "first": 1000 * key, "same": current}[self.to]
+            rows[key][self.column] = {"next": current + 1, "first": 1000 * key, "same": current}[
+                self.to
+            ]
         return rows
 
 
@@ -373,8 +393,12 @@ class RewriteTarget(_OnRows):
         return rows
 
 
-def _write_in_place(head: lance.LanceDataset, column: str, values: Mapping[int, int | None]) -> None:
-    data = pa.table({"key": list(values), names_of(head)[column]: pa.array(values.values(), pa.int64())})
+def _write_in_place(
+    head: lance.LanceDataset, column: str, values: Mapping[int, int | None]
+) -> None:
+    data = pa.table(
+        {"key": list(values), names_of(head)[column]: pa.array(values.values(), pa.int64())}
+    )
     head.merge_insert("key").when_matched_update_all().write_mode("rewrite_columns").execute(data)
 
 
@@ -407,5 +431,9 @@ class Compact(Operation):
         if self.deferred and not head.describe_indices():
             head.create_scalar_index("key", "BTREE", name="of key")
         threshold = {"materialize_deletions_threshold": 0.0} if self.all else {}
-        compact: Any = open_table(uri).compact_files if self.ours else lance.dataset(uri).optimize.compact_files
+        compact: Any = (
+            open_table(uri).compact_files
+            if self.ours
+            else lance.dataset(uri).optimize.compact_files
+        )
         compact(target_rows_per_fragment=self.rows, defer_index_remap=self.deferred, **threshold)

@@ -94,7 +94,9 @@ class Process:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("SPARK_")
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.histories.processes", kind],
             cwd=ROOT,
@@ -211,7 +213,16 @@ class HistoryProcesses:
 
 def summary(result: Any) -> dict[str, Any]:
     """Returns the counters of a result as plain values, without counters that the result lacks."""
-    names = ("status", "version", "versions", "read_version", "new_rows", "rows", "fragments_failed", "retries")
+    names = (
+        "status",
+        "version",
+        "versions",
+        "read_version",
+        "new_rows",
+        "rows",
+        "fragments_failed",
+        "retries",
+    )
     reported_names = [name for name in dir(result) if name in names or name.startswith("rows_")]
     return {name: getattr(result, name) for name in reported_names}
 

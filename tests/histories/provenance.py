@@ -48,7 +48,11 @@ def _source(row: Row, value: int | None, column: str, *, is_ours: bool) -> int |
 def stale_rows(story: Story, column: str, number: int) -> set[int]:
     """Returns the keys of the rows of a version with a value of other inputs than they have."""
     sources, rows = sources_of(story, column)[number], story.versions[number].rows
-    return {key for key, source in sources.items() if source is not None and source != rows[key][INPUT[column]]}
+    return {
+        key
+        for key, source in sources.items()
+        if source is not None and source != rows[key][INPUT[column]]
+    }
 
 
 def is_verifiable(story: Story, upto: int) -> bool:
@@ -72,12 +76,18 @@ def wrong_stale_count(story: Story, run: BackfillRun) -> list[str]:
     return [] if None in wrong_counts else [str(wrong_counts[0])]
 
 
-def wrong_count(story: Story, column: str, number: int, most: int, unverified: int, *, with_nulls: bool) -> str | None:
+def wrong_count(
+    story: Story, column: str, number: int, most: int, unverified: int, *, with_nulls: bool
+) -> str | None:
     """Returns the error in a count of outdated rows at a version; with `with_nulls`, rows without a value may count."""
     if unverified and is_verifiable(story, number):
         return f"{unverified} rows are not verified, and the history tells of all"
     stale = stale_rows(story, column, number)
-    empty = sum(row[column] is None for row in story.versions[number].rows.values()) if with_nulls else 0
+    empty = (
+        sum(row[column] is None for row in story.versions[number].rows.values())
+        if with_nulls
+        else 0
+    )
     if most - unverified - empty <= len(stale) <= most:
         return None
     return f"rows_stale is {most}, {unverified} of them perhaps, and rows {sorted(stale)} of version {number} are out of date"

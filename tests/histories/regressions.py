@@ -29,9 +29,13 @@ REGRESSIONS: dict[str, BackfillHistory] = {
     "rows that moved to a fragment which was looked at after its own one had been committed counted as never computed": BackfillHistory(
         (7, 8, 8),
         (
-            StartBackfill("one", "job", "v", where="some", until="call 19", granularity=2, on_stale="null"),
+            StartBackfill(
+                "one", "job", "v", where="some", until="call 19", granularity=2, on_stale="null"
+            ),
             Act(RewriteInput((4, 5, 8, 11, 14), column="b", to="first")),
-            StartBackfill("two", "job", "v", until="call 14", granularity=1, task_size=4, on_stale="null"),
+            StartBackfill(
+                "two", "job", "v", until="call 14", granularity=1, task_size=4, on_stale="null"
+            ),
             StartBackfill("two", "write", "w", until="commit"),
             Act(AddColumn("e1", null=True)),
             Act(Update((2, 3, 4, 12, 17), column="a")),
@@ -71,7 +75,16 @@ REGRESSIONS: dict[str, BackfillHistory] = {
     "the same, of a job whose snapshot was cleaned up": BackfillHistory(
         (5, 6, 6, 8),
         (
-            StartBackfill("one", "job", "v", where="some", until="commit", granularity=1, task_size=4, on_stale="null"),
+            StartBackfill(
+                "one",
+                "job",
+                "v",
+                where="some",
+                until="commit",
+                granularity=1,
+                task_size=4,
+                on_stale="null",
+            ),
             Act(AddColumn("e2", null=True)),
             StartBackfill("two", "job", "w", until="landed"),
             Act(DeleteFragment((0, 15, 19, 21, 22))),
@@ -84,7 +97,9 @@ REGRESSIONS: dict[str, BackfillHistory] = {
     "the same, after a compaction": BackfillHistory(
         (6, 8, 5),
         (
-            StartBackfill("one", "job", "v", where="all", until="landed", granularity=1, on_stale="null"),
+            StartBackfill(
+                "one", "job", "v", where="all", until="landed", granularity=1, on_stale="null"
+            ),
             Act(Compact(all=True)),
             Act(Append((116,))),
             Act(InsertOnly((102, 120))),
@@ -113,7 +128,9 @@ REGRESSIONS: dict[str, BackfillHistory] = {
         (
             StartBackfill("one", "write", "d", where="all", until="commit"),
             Act(CleanUp(files=True)),
-            StartBackfill("two", "job", "v", until="landed", granularity=2, task_size=4, on_stale="null"),
+            StartBackfill(
+                "two", "job", "v", until="landed", granularity=2, task_size=4, on_stale="null"
+            ),
             Act(Compact(all=True, deferred=True)),
             Act(InsertOnly((116, 124, 127))),
         ),
@@ -122,7 +139,9 @@ REGRESSIONS: dict[str, BackfillHistory] = {
     "a file that was cleaned up between two rounds of a commit ended a job": BackfillHistory(
         (7, 8, 8, 8),
         (
-            StartBackfill("one", "job", "v", where="some", until="call 17", granularity=1, task_size=4),
+            StartBackfill(
+                "one", "job", "v", where="some", until="call 17", granularity=1, task_size=4
+            ),
             Act(Rename("e1")),
             Act(CleanUp(files=True)),
             Act(DropColumn("e1")),
@@ -179,9 +198,12 @@ REGRESSIONS: dict[str, BackfillHistory] = {
         ),
     ),
     "a value that an upsert gave together with its input counted as out of date": BackfillHistory(
-        (6, 6, 6), (StartBackfill("one", "job", "v"), Act(Upsert((3, 8), changed=(3,), value="given")))
+        (6, 6, 6),
+        (StartBackfill("one", "job", "v"), Act(Upsert((3, 8), changed=(3,), value="given"))),
     ),
     "a value that was given after a change of its input counted as out of date": BackfillHistory(
-        (6, 6, 6), (StartBackfill("one", "write", "v"), Act(RewriteInput((3,))), Act(RewriteTarget((3,)))), fresh=True
+        (6, 6, 6),
+        (StartBackfill("one", "write", "v"), Act(RewriteInput((3,))), Act(RewriteTarget((3,)))),
+        fresh=True,
     ),
 }

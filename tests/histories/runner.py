@@ -24,7 +24,14 @@ from lance_spark.storage.objects import checkpoint_store
 from tests.histories import jobs
 from tests.histories.accounts import is_excused, unaccounted_calls, wrong_counters
 from tests.histories.administration import Restore, Ruin
-from tests.histories.checking import WrongError, check_indexes, check_values, differences, look, world_of
+from tests.histories.checking import (
+    WrongError,
+    check_indexes,
+    check_values,
+    differences,
+    look,
+    world_of,
+)
 from tests.histories.model import (
     Act,
     BackfillHistory,
@@ -37,7 +44,15 @@ from tests.histories.model import (
     Story,
 )
 from tests.histories.operations import Operation, read
-from tests.histories.processes import Caught, HistoryProcesses, Process, gates_at_commits, is_held, open_gate, shut
+from tests.histories.processes import (
+    Caught,
+    HistoryProcesses,
+    Process,
+    gates_at_commits,
+    is_held,
+    open_gate,
+    shut,
+)
 from tests.histories.provenance import wrong_count, wrong_stale_count
 from tests.lance_spark.conflicts.others import unused_files
 
@@ -76,7 +91,9 @@ class HistoryTally:
             total = sum(count for (name, _), count in self.hits.items() if name == kind)
             lines.append(f"{kind:28}" + "".join(f"{count:9}" for count in (*counts, total)))
         share = 100 * self.crossed / max(self.histories, 1)
-        lines.append(f"{self.histories} histories, with a foreign commit between snapshot and commit in {share:.0f} %")
+        lines.append(
+            f"{self.histories} histories, with a foreign commit between snapshot and commit in {share:.0f} %"
+        )
         return "\n".join(lines)
 
 
@@ -114,7 +131,13 @@ class BackfillPlayer:
     """Runs one history."""
 
     def __init__(
-        self, history: BackfillHistory, *, spark: SparkSession, pool: HistoryProcesses, home: Path, tally: HistoryTally
+        self,
+        history: BackfillHistory,
+        *,
+        spark: SparkSession,
+        pool: HistoryProcesses,
+        home: Path,
+        tally: HistoryTally,
     ) -> None:
         self._history = history
         self._spark = spark
@@ -157,7 +180,11 @@ class BackfillPlayer:
         return self.story
 
     def _do(self, step: Step) -> None:
-        if isinstance(step, StartBackfill) and step.run not in self.story.runs and len(self._running) < 2:
+        if (
+            isinstance(step, StartBackfill)
+            and step.run not in self.story.runs
+            and len(self._running) < 2
+        ):
             self._start(step)
         elif isinstance(step, ResumeBackfill) and step.run in self._running:
             self._go_on(step.run, step.until)
@@ -173,7 +200,11 @@ class BackfillPlayer:
         fitted = None if head.number in story.broken else operation.fitted(world)
         if fitted is None:
             return
-        if isinstance(fitted, Ruin) and fitted.how == "table" and any(r.at == "commit" for r in self._running.values()):
+        if (
+            isinstance(fitted, Ruin)
+            and fitted.how == "table"
+            and any(r.at == "commit" for r in self._running.values())
+        ):
             # Lance recreates a deleted folder when it commits.
             return
         self._writers.reverse()
@@ -207,7 +238,10 @@ class BackfillPlayer:
     # Backfills
 
     def _start(self, step: StartBackfill) -> None:
-        if step.door != "write" and step.column not in self.story.head.rows[min(self.story.head.rows)]:
+        if (
+            step.door != "write"
+            and step.column not in self.story.head.rows[min(self.story.head.rows)]
+        ):
             return
         story = self.story
         run = story.begin(step)
@@ -220,7 +254,9 @@ class BackfillPlayer:
             settings |= {"stale": True} if step.stale else {}
         for other_name in self._running:
             same = story.runs[other_name].start.column == step.column
-            self._note("two of one column" if same else "two of two columns", self._moment(other_name))
+            self._note(
+                "two of one column" if same else "two of two columns", self._moment(other_name)
+            )
         self._running[step.run] = self._open(run, settings)
         self._go_on(step.run, step.until)
 
@@ -239,7 +275,9 @@ class BackfillPlayer:
             process.tell("run", home, name, settings)
         else:
             process.tell("write", home, name, self._uri, settings)
-        return _Running(ended=process.answered, outcome=process.answer, gates=gates, process=process)
+        return _Running(
+            ended=process.answered, outcome=process.answer, gates=gates, process=process
+        )
 
     def _gates(self, run: BackfillRun, until: str) -> list[str]:
         what, _, key = until.partition(" ")
@@ -267,7 +305,11 @@ class BackfillPlayer:
         self._look(name)
         for gate in running.gates:
             # A backfill must not wait for a row that it has passed.
-            if gate.startswith("call") and not is_held(self._home, gate) and is_held(self._home, f"commit-{name}"):
+            if (
+                gate.startswith("call")
+                and not is_held(self._home, gate)
+                and is_held(self._home, f"commit-{name}")
+            ):
                 open_gate(self._home, gate)
                 running.at = "commit"
         if not any(is_held(self._home, gate) for gate in running.gates):
@@ -285,7 +327,9 @@ class BackfillPlayer:
             if states and (all(states) or (any(states) and moment - quiet > QUIET_S)):
                 return
             if moment > deadline:
-                raise WrongError(f"a backfill neither ended nor came to {running.at!r}: {running.gates}")
+                raise WrongError(
+                    f"a backfill neither ended nor came to {running.at!r}: {running.gates}"
+                )
             time.sleep(0.01)
 
     def _end(self, name: str) -> None:
@@ -356,11 +400,17 @@ class BackfillPlayer:
         if wrong_values:
             raise WrongError(f"{run.name}: {'; '.join(wrong_values)}: {run.outcome}")
         if isinstance(run.outcome, Caught):
-            if not is_excused(self.story, run, run.outcome, None if self._ruin is None else self._ruin.targets):
+            if not is_excused(
+                self.story, run, run.outcome, None if self._ruin is None else self._ruin.targets
+            ):
                 raise WrongError(f"{run.name} failed: {run.outcome.trace}")
             return
         assert run.outcome is not None
-        if self._ruin is not None and run.start.column in self._ruin.targets and not self.story.commits(run):
+        if (
+            self._ruin is not None
+            and run.start.column in self._ruin.targets
+            and not self.story.commits(run)
+        ):
             raise WrongError(f"{run.name} did not notice {self._ruin}: {run.outcome}")
         if run.is_write:
             return
@@ -385,7 +435,9 @@ class BackfillPlayer:
             before = len(self.story.calls)
             self._start(StartBackfill(f"settle {column} {number}", "job", column))
             if number == 2 and len(self.story.calls) != before:
-                raise WrongError(f"a second run of {column} called the UDF again: {self.story.calls[before:]}")
+                raise WrongError(
+                    f"a second run of {column} called the UDF again: {self.story.calls[before:]}"
+                )
             if number == 2:
                 self._check_plan(column)
         if not self._history.fresh:
@@ -405,11 +457,15 @@ class BackfillPlayer:
             raise WrongError("; ".join(unexplained))
         if not any(run.killed for run in story.runs.values()):
             reported_calls = sum(
-                run.outcome.get("rows_computed", 0) for run in story.runs.values() if isinstance(run.outcome, dict)
+                run.outcome.get("rows_computed", 0)
+                for run in story.runs.values()
+                if isinstance(run.outcome, dict)
             )
             errors = any(isinstance(run.outcome, Caught) for run in story.runs.values())
             if reported_calls != len(story.calls) and not errors:
-                raise WrongError(f"results tell of {reported_calls} calls, and there were {len(story.calls)}")
+                raise WrongError(
+                    f"results tell of {reported_calls} calls, and there were {len(story.calls)}"
+                )
         if self._ruin is not None:
             self._check_ruin(self._ruin)
             return
@@ -426,10 +482,11 @@ class BackfillPlayer:
         if any(run.killed for run in story.runs.values()):
             lance_spark.cleanup(self._uri, older_than=timedelta(0))
         unnamed_files = {name for name in unused_files(self._uri) if _OURS.search(name)}
-        if any(run.killed for run in story.runs.values()) and checkpoint_store(self._uri, {}, None).column_files():
-            unnamed_files = (
-                set()
-            )  # files of a killed process may serve another job while a checkpoint names any of them
+        if (
+            any(run.killed for run in story.runs.values())
+            and checkpoint_store(self._uri, {}, None).column_files()
+        ):
+            unnamed_files = set()  # files of a killed process may serve another job while a checkpoint names any of them
         if unnamed_files:
             raise WrongError(f"files are left that no version names: {sorted(unnamed_files)}")
 
@@ -441,8 +498,14 @@ class BackfillPlayer:
         filled = {run.start.column for run in self.story.runs.values()} - ruin.targets
         if ruin.how == "past":
             filled.add("d")  # a new column, for the returned rows
-        expected = {key: {n: x for n, x in row.items() if n not in filled} for key, row in before[0].rows.items()}
-        actual = {key: {n: x for n, x in row.items() if n not in filled} for key, row in self.story.head.rows.items()}
+        expected = {
+            key: {n: x for n, x in row.items() if n not in filled}
+            for key, row in before[0].rows.items()
+        }
+        actual = {
+            key: {n: x for n, x in row.items() if n not in filled}
+            for key, row in self.story.head.rows.items()
+        }
         if expected != actual:
             raise WrongError(f"after {ruin}, a backfill wrote: {differences(expected, actual)}")
 

@@ -78,22 +78,27 @@ class MergeRows:
         present_keys = {key for key, _ in rows}
         matched = sum(key in source_values for key, _ in rows) if self.updates else 0
         changed = [
-            (key, source_values.get(key, value) if self.updates and key is not None else value) for key, value in rows
+            (key, source_values.get(key, value) if self.updates and key is not None else value)
+            for key, value in rows
         ]
-        new = [row for row in self.rows if row[0] is None or row[0] not in present_keys] if self.inserts else []
+        new = (
+            [row for row in self.rows if row[0] is None or row[0] not in present_keys]
+            if self.inserts
+            else []
+        )
         return [*changed, *new], (len(new), matched, 0)
 
     def run(self, ref: DatasetRef) -> ChangeResult:
         clauses = MergeClauses(on=("k",), updates=self.updates, inserts=self.inserts)
-        merge = Merge(cast("SparkSession", None), ref.pin(None), clauses, data_of(self.rows), table_name="t")
+        merge = Merge(
+            cast("SparkSession", None), ref.pin(None), clauses, data_of(self.rows), table_name="t"
+        )
         return merge.run(CommitNote())
 
     def sql(self, table: str) -> str:
         matched = "WHEN MATCHED THEN UPDATE SET a = s.a " if self.updates else ""
         new = "WHEN NOT MATCHED THEN INSERT (k, a) VALUES (s.k, s.a)" if self.inserts else ""
-        return (
-            f"MERGE INTO {table} t USING (SELECT * FROM ({_values(self.rows)}) s(k, a)) s ON t.k = s.k {matched}{new}"
-        )
+        return f"MERGE INTO {table} t USING (SELECT * FROM ({_values(self.rows)}) s(k, a)) s ON t.k = s.k {matched}{new}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,11 @@ class Condition:
 
     @property
     def text(self) -> str:
-        return f"a % 2 = {self.parity}" if self.parity is not None else f"k IN ({', '.join(map(str, self.keys))})"
+        return (
+            f"a % 2 = {self.parity}"
+            if self.parity is not None
+            else f"k IN ({', '.join(map(str, self.keys))})"
+        )
 
     def holds(self, row: Row) -> bool:
         return row[1] % 2 == self.parity if self.parity is not None else row[0] in self.keys
@@ -128,9 +137,17 @@ class UpdateStatement:
         return (None if key is None else key + self.step), value
 
     def run(self, ref: DatasetRef) -> ChangeResult:
-        sets = Assignments(where=self.where.text, values={}, expressions={self.column: f"{self.column} + {self.step}"})
+        sets = Assignments(
+            where=self.where.text,
+            values={},
+            expressions={self.column: f"{self.column} + {self.step}"},
+        )
         return Statement(
-            cast("SparkSession", None), ref.pin(None), where=self.where.text, sets=sets, table_name="t"
+            cast("SparkSession", None),
+            ref.pin(None),
+            where=self.where.text,
+            sets=sets,
+            table_name="t",
         ).run()
 
     def sql(self, table: str) -> str:
@@ -147,7 +164,11 @@ class DeleteStatement:
 
     def run(self, ref: DatasetRef) -> ChangeResult:
         return Statement(
-            cast("SparkSession", None), ref.pin(None), where=self.where.text, sets=None, table_name="t"
+            cast("SparkSession", None),
+            ref.pin(None),
+            where=self.where.text,
+            sets=None,
+            table_name="t",
         ).run()
 
     def sql(self, table: str) -> str:
@@ -160,7 +181,9 @@ class CompactStatement:
         return rows, (0, 0, 0)
 
     def run(self, ref: DatasetRef) -> None:
-        with contextlib.suppress(OSError, RuntimeError):  # pylance gives up after a concurrent commit
+        with contextlib.suppress(
+            OSError, RuntimeError
+        ):  # pylance gives up after a concurrent commit
             ref.open_latest().optimize.compact_files()
 
     def sql(self, table: str) -> None:
@@ -171,7 +194,9 @@ RowStatement = Insert | MergeRows | UpdateStatement | DeleteStatement | CompactS
 
 
 def _values(rows: Sequence[Row]) -> str:
-    return "VALUES " + ", ".join(f"(CAST({'NULL' if k is None else k} AS BIGINT), {a}L)" for k, a in rows)
+    return "VALUES " + ", ".join(
+        f"(CAST({'NULL' if k is None else k} AS BIGINT), {a}L)" for k, a in rows
+    )
 
 
 # Histories
@@ -210,7 +235,11 @@ Run = Callable[[RowStatement, DatasetRef], Counts | None]
 
 def run_without_spark(statement: RowStatement, ref: DatasetRef) -> Counts:
     result = statement.run(ref)
-    return (0, 0, 0) if result is None else (result.rows_inserted, result.rows_updated, result.rows_deleted)
+    return (
+        (0, 0, 0)
+        if result is None
+        else (result.rows_inserted, result.rows_updated, result.rows_deleted)
+    )
 
 
 class StatementPlayer:
@@ -253,7 +282,9 @@ class StatementPlayer:
         )
         for number in range(history.deleted):
             key, value = history.rows[number]
-            lance.dataset(self._uri).delete(f"a = {value} AND " + ("k IS NULL" if key is None else f"k = {key}"))
+            lance.dataset(self._uri).delete(
+                f"a = {value} AND " + ("k IS NULL" if key is None else f"k = {key}")
+            )
         for branch in {step.branch for step in history.steps} - {None}:
             lance.dataset(self._uri).create_branch(cast("str", branch))
 
@@ -313,7 +344,9 @@ class StatementPlayer:
         history, table = self._history, DatasetRef.find(self._uri, {}, branch).open_latest()
         table.validate()
         rows = Counter((row["k"], row["a"]) for row in table.to_table().to_pylist())
-        committed = [(step.statement, counts) for step, counts in self._done if step.branch == branch]
+        committed = [
+            (step.statement, counts) for step, counts in self._done if step.branch == branch
+        ]
         start = list(history.rows[history.deleted :])
         if any(_serial(start, order) == rows for order in itertools.permutations(committed)):
             return
@@ -323,7 +356,9 @@ class StatementPlayer:
         )
 
 
-def _serial(rows: list[Row], order: Sequence[tuple[RowStatement, Counts | None]]) -> Counter[Row] | None:
+def _serial(
+    rows: list[Row], order: Sequence[tuple[RowStatement, Counts | None]]
+) -> Counter[Row] | None:
     """Returns the rows after statements in an order, or None if a statement would have reported other counts."""
     for statement, counts in order:
         rows, expected = statement.apply(rows)

@@ -80,7 +80,9 @@ def play(session: Any, pool: HistoryProcesses, tally: HistoryTally) -> Iterator[
 
     def run(history: BackfillHistory) -> Story:
         with tempfile.TemporaryDirectory() as home:
-            return BackfillPlayer(history, spark=session, pool=pool, home=Path(home), tally=tally).run()
+            return BackfillPlayer(
+                history, spark=session, pool=pool, home=Path(home), tally=tally
+            ).run()
 
     with threads_at_gates():
         yield run
@@ -138,7 +140,9 @@ def test_many_histories(first: int, play: Play, pool: HistoryProcesses, tally: H
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("session", "pool"), [("Spark", {"driver": "Spark driver"})], indirect=True, ids=["Spark"])
+@pytest.mark.parametrize(
+    ("session", "pool"), [("Spark", {"driver": "Spark driver"})], indirect=True, ids=["Spark"]
+)
 def test_histories_on_spark(play: Play, pool: HistoryProcesses, tally: HistoryTally):
     pool.prepare(pool.driver)
     run_histories(play, range(ON_SPARK))
@@ -157,7 +161,12 @@ def test_histories_with_statements_of_sql(play: Play, pool: HistoryProcesses, ta
 
 
 def test_mutants_replace_functions_of_the_product():
-    places = {place for kind in (mutants, view_mutants) for mutant in kind.MUTANTS.values() for place in mutant.patches}
+    places = {
+        place
+        for kind in (mutants, view_mutants)
+        for mutant in kind.MUTANTS.values()
+        for place in mutant.patches
+    }
     assert [place for place in sorted(places) if not hasattr(*owner_of(place))] == []
 
 
@@ -190,7 +199,9 @@ def detect_mutant(name: str, session: Any, play: Play) -> tuple[int, str]:
             history = drawn(number, name)
             try:
                 with mutants.mutated(name), tempfile.TemporaryDirectory() as home:
-                    BackfillPlayer(history, spark=session, pool=pool, home=Path(home), tally=HistoryTally()).run()
+                    BackfillPlayer(
+                        history, spark=session, pool=pool, home=Path(home), tally=HistoryTally()
+                    ).run()
             except Exception as error:  # noqa: BLE001 - whatever it does, it is found
                 play(history)
                 return number + 1, f"{type(error).__name__}: {str(error)[:200]}"
@@ -214,5 +225,7 @@ def test_each_committer_that_is_broken_on_purpose_is_found(name: str, session: A
 @pytest.mark.long
 @pytest.mark.parametrize("session", ["Spark"], indirect=True)
 @pytest.mark.parametrize("name", SPARK_MUTANTS)
-def test_a_committer_that_is_broken_in_workers_of_spark_is_found(name: str, session: Any, play: Play):
+def test_a_committer_that_is_broken_in_workers_of_spark_is_found(
+    name: str, session: Any, play: Play
+):
     print(detect_mutant(name, session, play))

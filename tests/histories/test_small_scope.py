@@ -26,7 +26,15 @@ import pytest
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from tests.histories import jobs
 from tests.histories.accounts import is_excused
-from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Restore, Ruin
+from tests.histories.administration import (
+    AddColumn,
+    CleanUp,
+    DropColumn,
+    Index,
+    Rename,
+    Restore,
+    Ruin,
+)
 from tests.histories.checking import WrongError, check_values, look, world_of
 from tests.histories.model import BackfillRun, RecordedVersion, StartBackfill, Story
 from tests.histories.operations import (
@@ -71,7 +79,16 @@ OPERATIONS: dict[str, Operation] = {
     "cast target": Ruin("v", "cast"),
 }
 
-MOVING = ("compact all", "update input", "rewrite input", "clean up", "restore", "upsert", "rewrite target", "delete")
+MOVING = (
+    "compact all",
+    "update input",
+    "rewrite input",
+    "clean up",
+    "restore",
+    "upsert",
+    "rewrite target",
+    "delete",
+)
 """Operations to combine with each other."""
 
 Moments = tuple[str, ...]
@@ -133,7 +150,11 @@ class _Write:
 
 
 def play(
-    template: Path, moments: Moments, operations: Sequence[str], columns: Sequence[str], where: str | None
+    template: Path,
+    moments: Moments,
+    operations: Sequence[str],
+    columns: Sequence[str],
+    where: str | None,
 ) -> None:
     """Runs the moments in order on a copy of a table, and checks the outcome."""
     with tempfile.TemporaryDirectory(dir=template.parent) as home:
@@ -142,7 +163,9 @@ def play(
         head = lance.dataset(uri)
         story = Story(stable=head.has_stable_row_ids, first=head.version)
         rows, places = read(head)
-        story.versions[head.version] = RecordedVersion(number=head.version, by="nobody", rows=rows, places=places)
+        story.versions[head.version] = RecordedVersion(
+            number=head.version, by="nobody", rows=rows, places=places
+        )
         writes: dict[str, _Write] = {}
         ruin: Ruin | None = None
         remaining = iter(operations)
@@ -176,7 +199,9 @@ def play(
 def _act(story: Story, uri: str, operation: Operation) -> Ruin | None:
     world = world_of(story, uri)
     operation.act(uri)
-    expected = None if isinstance(operation, Ruin) else operation.change(deepcopy(story.head.rows), world)
+    expected = (
+        None if isinstance(operation, Ruin) else operation.change(deepcopy(story.head.rows), world)
+    )
     look(story, uri, operation)
     story.acts.append((story.head.number, operation))
     assert expected is None or story.head.rows == expected
@@ -208,7 +233,8 @@ def interleavings(*sequences: Moments) -> Iterator[Moments]:
 def orders(backfills: int, operations: int) -> list[Moments]:
     """Returns the orders that start with the first backfill and end with a commit."""
     sequences: list[Moments] = [
-        (f"L{n}", f"C{n}") if n == 1 else (f"B{n}", f"L{n}", f"C{n}") for n in range(1, backfills + 1)
+        (f"L{n}", f"C{n}") if n == 1 else (f"B{n}", f"L{n}", f"C{n}")
+        for n in range(1, backfills + 1)
     ]
     all_orders = interleavings(*sequences, ("o",) * operations)
     return [("B1", *order) for order in all_orders if order[-1] != "o"]
@@ -221,10 +247,20 @@ def template(request: pytest.FixtureRequest) -> Iterator[Path]:
         path = Path(folder, "template.lance")
         schema = pa.schema([(name, pa.int64()) for name in ("key", "a", "b", "other")])
         for first in (0, ROWS):
-            data = [{"key": key, **new_row(key, ("a", "b", "other"))} for key in range(first, first + ROWS)]
+            data = [
+                {"key": key, **new_row(key, ("a", "b", "other"))}
+                for key in range(first, first + ROWS)
+            ]
             table = pa.Table.from_pylist(data, schema=schema)
-            lance.write_dataset(table, path, mode="append" if first else "create", enable_stable_row_ids=request.param)
-        targets = [pa.field(name, pa.int64(), metadata={TOKEN_KEY: name.encode()}) for name in ("v", "w")]
+            lance.write_dataset(
+                table,
+                path,
+                mode="append" if first else "create",
+                enable_stable_row_ids=request.param,
+            )
+        targets = [
+            pa.field(name, pa.int64(), metadata={TOKEN_KEY: name.encode()}) for name in ("v", "w")
+        ]
         lance.dataset(path).add_columns(pa.schema(targets))
         yield path
 
@@ -244,7 +280,9 @@ def check_all_orders(
     The error names every failed order.
     """
     wrong = []
-    combinations = itertools.product(itertools.product(kinds, repeat=operations), orders(backfills, operations))
+    combinations = itertools.product(
+        itertools.product(kinds, repeat=operations), orders(backfills, operations)
+    )
     some = list(itertools.islice(combinations, every - 1, None, every))
     for chosen, moments in some:
         try:
@@ -279,7 +317,9 @@ SLIPPED, BETWEEN = ("B1", "L1", "o", "o", "C1"), ("B1", "o", "o", "L1", "C1")
         (BETWEEN, ("clean up", "cast target"), "some"),
     ],
 )
-def test_orders_that_once_failed(template: Path, moments: Moments, operations: tuple[str, str], where: str | None):
+def test_orders_that_once_failed(
+    template: Path, moments: Moments, operations: tuple[str, str], where: str | None
+):
     play(template, moments, operations, ["v"], where)
 
 

@@ -53,18 +53,24 @@ def without_spark() -> Iterator[None]:
 
 
 def rows(most: int) -> st.SearchStrategy[tuple[Row, ...]]:
-    return st.lists(st.tuples(KEYS | st.none(), st.integers(0, 5)), min_size=1, max_size=most).map(tuple)
+    return st.lists(st.tuples(KEYS | st.none(), st.integers(0, 5)), min_size=1, max_size=most).map(
+        tuple
+    )
 
 
 def sources() -> st.SearchStrategy[tuple[Row, ...]]:
     keyed = st.dictionaries(KEYS, st.integers(20, 25), min_size=1, max_size=3)
     return keyed.flatmap(
-        lambda keyed_rows: st.booleans().map(lambda null: (*keyed_rows.items(), *([(None, 26)] if null else ())))
+        lambda keyed_rows: st.booleans().map(
+            lambda null: (*keyed_rows.items(), *([(None, 26)] if null else ()))
+        )
     )
 
 
 def conditions() -> st.SearchStrategy[Condition]:
-    keys = st.lists(KEYS, min_size=1, max_size=2, unique=True).map(lambda some: Condition(keys=tuple(some)))
+    keys = st.lists(KEYS, min_size=1, max_size=2, unique=True).map(
+        lambda some: Condition(keys=tuple(some))
+    )
     return keys | st.integers(0, 1).map(lambda parity: Condition(parity=parity))
 
 
@@ -72,10 +78,20 @@ def statements() -> st.SearchStrategy[RowStatement]:
     merges = st.builds(MergeRows, sources(), st.booleans(), st.booleans()).filter(
         lambda merge: merge.updates or merge.inserts
     )
-    updates = st.builds(UpdateStatement, conditions(), st.sampled_from(["k", "a"]), st.sampled_from([1, 11]))
+    updates = st.builds(
+        UpdateStatement, conditions(), st.sampled_from(["k", "a"]), st.sampled_from([1, 11])
+    )
     deletes = st.builds(DeleteStatement, conditions())
     # Merges and deletes, on which merges depend, are drawn more often.
-    return merges | merges | updates | deletes | deletes | st.builds(Insert, rows(2)) | st.just(CompactStatement())
+    return (
+        merges
+        | merges
+        | updates
+        | deletes
+        | deletes
+        | st.builds(Insert, rows(2))
+        | st.just(CompactStatement())
+    )
 
 
 @st.composite
@@ -83,7 +99,9 @@ def histories(draw: st.DrawFn) -> StatementHistory:
     branch = st.sampled_from([None, None, "b"]) if draw(st.booleans()) else st.none()
     steps = draw(
         st.lists(
-            st.builds(StatementStep, statements(), st.sampled_from(["before", "after"]), branch), min_size=2, max_size=3
+            st.builds(StatementStep, statements(), st.sampled_from(["before", "after"]), branch),
+            min_size=2,
+            max_size=3,
         )
     )
     start = draw(st.just(()) | rows(4))
@@ -201,7 +219,8 @@ BROKEN: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_a_committer_that_is_broken_on_purpose_is_found(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(row_commit, *BROKEN[name])
     with pytest.raises(
-        (AssertionError, CommitOutcomeUnknownError), match=r"ends on branch|at the moment of the commit"
+        (AssertionError, CommitOutcomeUnknownError),
+        match=r"ends on branch|at the moment of the commit",
     ):
         play_all(KNOWN_CONFLICTS.values())
 

@@ -36,5 +36,7 @@ def test_a_wrong_argument_of_a_method_with_a_request_names_the_parameter():
 
 
 def test_a_wrong_value_of_add_columns_shows_the_accepted_values():
-    with pytest.raises(OptionError, match=r"transforms.*\(A dict from column names to SQL texts or UDFs"):
+    with pytest.raises(
+        OptionError, match=r"transforms.*\(A dict from column names to SQL texts or UDFs"
+    ):
         Table.add_columns(object.__new__(Table), 3)

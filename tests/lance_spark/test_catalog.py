@@ -49,7 +49,9 @@ def test_a_catalog_table_is_read_and_follows_the_latest_version(
 ) -> None:
     spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
     assert spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (3,)
-    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    lance.write_dataset(
+        pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append"
+    )
     assert spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (8,)
 
 
@@ -59,7 +61,12 @@ def test_an_insert_is_seen_by_the_next_select(
     spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
     spark.sql(f"INSERT INTO {names[0]} VALUES (7, 'n')")
     spark.sql(f"INSERT INTO {names[0]} (id) VALUES (8)")
-    assert [r.id for r in spark.sql(f"SELECT id FROM {names[0]} ORDER BY id").collect()] == [1, 2, 7, 8]
+    assert [r.id for r in spark.sql(f"SELECT id FROM {names[0]} ORDER BY id").collect()] == [
+        1,
+        2,
+        7,
+        8,
+    ]
     assert rows(two[0]) == [1, 2, 7, 8]
 
 
@@ -143,15 +150,17 @@ def test_all_scans_of_one_query_see_one_version(
     spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
 ) -> None:
     spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
-    query = (
-        f"SELECT (SELECT count(*) FROM {names[0]}) AS n, count(*) AS m FROM {names[0]} a JOIN {names[0]} b USING (id)"
-    )
+    query = f"SELECT (SELECT count(*) FROM {names[0]}) AS n, count(*) AS m FROM {names[0]} a JOIN {names[0]} b USING (id)"
     for extra in range(3):
-        lance.write_dataset(pa.table({"id": pa.array([100 + extra], pa.int64()), "s": ["c"]}), two[0], mode="append")
+        lance.write_dataset(
+            pa.table({"id": pa.array([100 + extra], pa.int64()), "s": ["c"]}), two[0], mode="append"
+        )
         assert spark.sql(query).first() == (3 + extra, 3 + extra)
 
 
-def test_a_temporary_view_using_lance_is_read_and_inserted_into(spark: SparkSession, two: tuple[str, str]) -> None:
+def test_a_temporary_view_using_lance_is_read_and_inserted_into(
+    spark: SparkSession, two: tuple[str, str]
+) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v_using USING lance OPTIONS (path '{two[0]}')")
     assert spark.sql("SELECT count(*) FROM v_using").first() == (2,)
     spark.sql("INSERT INTO v_using VALUES (3, 'c')")
@@ -161,16 +170,22 @@ def test_a_temporary_view_using_lance_is_read_and_inserted_into(spark: SparkSess
     spark.catalog.dropTempView("v_using")
 
 
-def test_a_dataframe_stays_at_its_version_when_it_is_a_view(spark: SparkSession, two: tuple[str, str]) -> None:
+def test_a_dataframe_stays_at_its_version_when_it_is_a_view(
+    spark: SparkSession, two: tuple[str, str]
+) -> None:
     spark.read.format("lance").load(two[0]).createOrReplaceTempView("v_df")
-    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    lance.write_dataset(
+        pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append"
+    )
     assert spark.sql("SELECT count(*) FROM v_df").first() == (2,)
     assert spark.sql("SELECT max(id) FROM v_df WHERE id > 1").first() == (2,)
     spark.catalog.dropTempView("v_df")
 
 
 @pytest.mark.long
-def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str], tmp_path: Path) -> None:
+def test_a_catalog_table_outlives_the_session_that_made_it(
+    two: tuple[str, str], tmp_path: Path
+) -> None:
     script = textwrap.dedent(
         f"""
         import sys
@@ -200,14 +215,18 @@ def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str],
             check=False,
         )
         assert process.returncode == 0, process.stderr[-3000:]
-        outputs.append(next(line for line in process.stdout.splitlines() if line.startswith("SEEN")))
+        outputs.append(
+            next(line for line in process.stdout.splitlines() if line.startswith("SEEN"))
+        )
     assert outputs == ["SEEN [1, 2, 11]", "SEEN [1, 2, 11, 12]"]
 
 
 def test_options_of_create_table_serve_reads_and_inserts(
     spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
 ) -> None:
-    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    lance.write_dataset(
+        pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append"
+    )
     options = f"path '{two[0]}', version '1', max_rows_per_file '2'"
     spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS ({options}) TBLPROPERTIES ('a' = 'b')")
     spark.sql(f"INSERT INTO {names[0]} SELECT id, 'n' FROM range(0, 4, 1, 1)")
@@ -222,17 +241,27 @@ def test_a_table_made_from_a_query_is_written_with_its_options(
 ) -> None:
     path = tmp_path / "new.lance"
     options = f"path '{path}', max_rows_per_file '3'"
-    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS ({options}) AS SELECT id FROM range(0, 7, 1, 1)")
+    spark.sql(
+        f"CREATE TABLE {names[0]} USING lance OPTIONS ({options}) AS SELECT id FROM range(0, 7, 1, 1)"
+    )
     assert [f.count_rows() for f in lance.dataset(str(path)).get_fragments()] == [3, 3, 1]
     assert spark.table(names[0]).count() == 7
 
 
 REPLACEMENTS: dict[str, Callable[[SparkSession, str], object]] = {
-    "saveAsTable": lambda spark, name: spark.table(name).write.format("lance").mode("overwrite").saveAsTable(name),
-    "create or replace": lambda spark, name: spark.sql(f"CREATE OR REPLACE TABLE {name} USING lance AS SELECT 1 AS id"),
+    "saveAsTable": lambda spark, name: (
+        spark.table(name).write.format("lance").mode("overwrite").saveAsTable(name)
+    ),
+    "create or replace": lambda spark, name: spark.sql(
+        f"CREATE OR REPLACE TABLE {name} USING lance AS SELECT 1 AS id"
+    ),
     "replace": lambda spark, name: spark.sql(f"REPLACE TABLE {name} (id INT) USING lance"),
-    "createOrReplace": lambda spark, name: spark.table(name).writeTo(name).using("lance").createOrReplace(),
-    "saveAsTable as Parquet": lambda spark, name: spark.table(name).write.mode("overwrite").saveAsTable(name),
+    "createOrReplace": lambda spark, name: (
+        spark.table(name).writeTo(name).using("lance").createOrReplace()
+    ),
+    "saveAsTable as Parquet": lambda spark, name: (
+        spark.table(name).write.mode("overwrite").saveAsTable(name)
+    ),
     "saveAsTable in a thread": lambda spark, name: in_thread(
         lambda: spark.range(3).write.format("json").mode("overwrite").saveAsTable(name)
     ),
@@ -259,7 +288,9 @@ def test_replacing_a_table_would_delete_its_versions_and_is_refused(
 
 
 @pytest.mark.long
-def test_a_table_of_another_format_is_replaced_as_ever(spark: SparkSession, names: tuple[str, str]) -> None:
+def test_a_table_of_another_format_is_replaced_as_ever(
+    spark: SparkSession, names: tuple[str, str]
+) -> None:
     spark.sql(f"CREATE TABLE {names[0]} USING parquet AS SELECT 1 AS id")
     spark.range(3).write.format("parquet").mode("overwrite").saveAsTable(names[0])
     assert spark.table(names[0]).count() == 3
@@ -273,7 +304,8 @@ def test_a_table_of_another_format_is_replaced_as_ever(spark: SparkSession, name
 
 
 @pytest.mark.parametrize(
-    "change", ["ADD COLUMNS (z INT)", "DROP COLUMN s", "RENAME COLUMN s TO t", "ALTER COLUMN s COMMENT 'x'"]
+    "change",
+    ["ADD COLUMNS (z INT)", "DROP COLUMN s", "RENAME COLUMN s TO t", "ALTER COLUMN s COMMENT 'x'"],
 )
 def test_columns_that_only_sparks_catalog_would_change_are_refused(
     change: str, spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
@@ -298,13 +330,18 @@ def test_a_table_is_not_made_with_partitions_that_it_would_not_have(
 def test_refresh_table_takes_the_columns_that_the_table_has_now(
     spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
 ) -> None:
-    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}', max_rows_per_file '2')")
+    spark.sql(
+        f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}', max_rows_per_file '2')"
+    )
     dataset = lance.dataset(two[0])
     dataset.add_columns({"twice": "id * 2"})
     spark.sql(f"REFRESH TABLE {names[0]}")
     assert spark.sql(f"SELECT sum(twice) AS t FROM {names[0]}").first() == (6,)
     lance.dataset(two[0]).drop_columns(["s"])
-    with pytest.raises(PySparkException, match=r"Column 's' does not exist.*say REFRESH TABLE, or make the view anew"):
+    with pytest.raises(
+        PySparkException,
+        match=r"Column 's' does not exist.*say REFRESH TABLE, or make the view anew",
+    ):
         spark.table(names[0]).collect()
     spark.sql(f"REFRESH TABLE {names[0]}")
     for session in (spark, plain_spark):

@@ -40,7 +40,11 @@ def test_objects_are_put_found_and_deleted(uri: str) -> None:
     objects.put("ab", b"")
     objects.put("a/b", b"three")
     assert objects.list("a") == ["a/b", "a/c/d=20e_f-g.rows"]
-    assert [objects.get(path) for path in ("a/b", "a/c/d=20e_f-g.rows", "ab")] == [b"three", b"two" * 1_000_000, b""]
+    assert [objects.get(path) for path in ("a/b", "a/c/d=20e_f-g.rows", "ab")] == [
+        b"three",
+        b"two" * 1_000_000,
+        b"",
+    ]
     objects.delete("a/b")
     objects.delete("a/b")
     assert objects.list("a") == ["a/c/d=20e_f-g.rows"]
@@ -48,7 +52,9 @@ def test_objects_are_put_found_and_deleted(uri: str) -> None:
     assert pickle.loads(pickle.dumps(objects)) == objects
 
 
-def test_a_folder_is_deleted_whole_or_its_deletion_fails(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_deleted_whole_or_its_deletion_fails(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objects = LanceObjects(uri)
     for name in ("f/a", "f/b/c", "g"):
         objects.put(name, b"1")
@@ -77,7 +83,9 @@ def write(uri: str, location: str | None = None, job: str = "a job/of mine"):
 
 def test_checkpoints_are_found_and_read(uri: str) -> None:
     store, entry = write(uri)
-    assert entry.path.startswith("checkpoints/") and store.objects == LanceObjects(f"{uri}/{FOLDER}")
+    assert entry.path.startswith("checkpoints/") and store.objects == LanceObjects(
+        f"{uri}/{FOLDER}"
+    )
     assert pickle.loads(pickle.dumps(store)).find(KEY, "5" * 32) == [entry]
     content = store.read(entry, KEY, "5" * 32)
     assert content is not None
@@ -121,7 +129,10 @@ def test_a_place_that_refuses_is_an_error_and_not_a_missing_checkpoint(tmp_path:
 def test_files_have_the_permissions_that_other_files_get(tmp_path: Path) -> None:
     _, entry = write(str(tmp_path))
     (tmp_path / "plain").write_bytes(b"x")
-    modes = [stat.S_IMODE((tmp_path / path).stat().st_mode) for path in (f"{FOLDER}/{entry.path}", "plain")]
+    modes = [
+        stat.S_IMODE((tmp_path / path).stat().st_mode)
+        for path in (f"{FOLDER}/{entry.path}", "plain")
+    ]
     assert modes[0] == modes[1]
 
 
@@ -136,7 +147,9 @@ def test_a_local_place_needs_no_lance(tmp_path: Path) -> None:
         "assert store.find(key, 'ab') == [entry] and store.read(entry, key, 'ab')\n"
         "print('lance' in sys.modules)"
     )
-    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert process.stdout.strip() == "False"
 
 

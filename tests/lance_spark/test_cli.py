@@ -89,7 +89,9 @@ def filled(spark: SparkSession, tmp_path: Path) -> Table:
 
 
 @pytest.mark.sample(1)
-def test_a_backfill_fills_the_column_and_exits_with_0(spark: SparkSession, tmp_path: Path, run: Run):
+def test_a_backfill_fills_the_column_and_exits_with_0(
+    spark: SparkSession, tmp_path: Path, run: Run
+):
     table = make(tmp_path)
     ran = run("backfill", table.uri, "double", "--job-id", "mine")
     assert (ran.code, ran.err) == (0, "")
@@ -110,17 +112,43 @@ def test_a_backfill_with_nothing_to_do_makes_no_version(filled: Table, run: Run)
 
 def test_the_parameters_of_a_backfill_are_passed_on(spark: SparkSession, tmp_path: Path, run: Run):
     table = make(tmp_path)
-    window = ("--num-frags", 2, "--skip-frags", 1, "--where", "id % 2 = 0", "--read-version", table.version)
+    window = (
+        "--num-frags",
+        2,
+        "--skip-frags",
+        1,
+        "--where",
+        "id % 2 = 0",
+        "--read-version",
+        table.version,
+    )
     sizes = ("--task-size", 5, "--checkpoint-size", 2, "--flush-interval", 0, "--threads", 2)
     ran = run(
-        "backfill", table.uri, "double", *window, *sizes, "--concurrency", "all", "--commit-granularity", 1, "--json"
+        "backfill",
+        table.uri,
+        "double",
+        *window,
+        *sizes,
+        "--concurrency",
+        "all",
+        "--commit-granularity",
+        1,
+        "--json",
     )
     assert ran.code == 0
     result = ran.document
     assert isinstance(result, dict)
-    assert (result["status"], result["where"], result["rows_computed"]) == ("DONE", "id % 2 = 0", 10)
+    assert (result["status"], result["where"], result["rows_computed"]) == (
+        "DONE",
+        "id % 2 = 0",
+        10,
+    )
     assert len(result["versions"]) >= 1
-    filled = [i for i, value in enumerate(table.to_arrow(["double"])["double"].to_pylist()) if value is not None]
+    filled = [
+        i
+        for i, value in enumerate(table.to_arrow(["double"])["double"].to_pylist())
+        if value is not None
+    ]
     assert filled == list(range(10, 30, 2))
     once = ("backfill", table.uri, "double", "--txn-app-id", "app", "--txn-version", 3, "--json")
     assert [run(*once).document["rows_computed"] for _ in range(2)] == [30, 0]  # type: ignore[index, call-overload]
@@ -154,7 +182,9 @@ def test_a_backfill_of_a_wrong_column_is_refused_before_spark_is_asked(
     spark: SparkSession, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     table = make(tmp_path)
-    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        "lance_spark.cli.parameters.make_session", lambda master: pytest.fail("Spark was started")
+    )
     ran = run("backfill", table.uri, "nope", "--master", "local[2]")
     assert ran.code == 1
     assert ran.err.startswith("lance-spark: Column 'nope' does not exist")
@@ -165,12 +195,16 @@ def test_a_backfill_runs_on_the_master_that_is_named(
 ):
     table = make(tmp_path)
     masters: list[str] = []
-    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda master: masters.append(master) or spark)
+    monkeypatch.setattr(
+        "lance_spark.cli.parameters.make_session", lambda master: masters.append(master) or spark
+    )
     assert run("backfill", table.uri, "double", "--master", "spark://host:7077").code == 0
     assert masters == ["spark://host:7077"]
 
 
-def test_stored_udfs_can_be_forbidden(spark: SparkSession, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_stored_udfs_can_be_forbidden(
+    spark: SparkSession, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
     table = make(tmp_path)
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
     ran = run("backfill", table.uri, "double")
@@ -182,18 +216,25 @@ def test_stored_udfs_can_be_forbidden(spark: SparkSession, tmp_path: Path, run: 
 def test_checkpoints_of_a_connection_are_found(spark: SparkSession, tmp_path: Path, run: Run):
     elsewhere = tmp_path / "checkpoints"
     table = make(tmp_path, doubling(ROWS - 1))
-    by_connection = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(elsewhere)).open_table("numbers")
+    by_connection = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(elsewhere)).open_table(
+        "numbers"
+    )
     with pytest.raises(lance_spark.BackfillIncompleteError):
-        by_connection.backfill("double", checkpoint_size=1, batch_checkpoint_flush_interval_seconds=0)
+        by_connection.backfill(
+            "double", checkpoint_size=1, batch_checkpoint_flush_interval_seconds=0
+        )
     last = run("plan", table.uri, "double", "--checkpoint", elsewhere, "--json").document
     assert isinstance(last, dict)
     assert (last["total_rows_pending"], last["rows_from_checkpoint"] > 0) == (FRAGMENT_ROWS, True)
     assert run("plan", table.uri, "double", "--json").document["rows_from_checkpoint"] == 0  # type: ignore[index]
 
 
-def test_a_plan_reads_like_one_and_starts_no_spark(filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_reads_like_one_and_starts_no_spark(
+    filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(
-        "lance_spark.table.connections.connection.session_or_local", lambda spark: pytest.fail("Spark was asked for")
+        "lance_spark.table.connections.connection.session_or_local",
+        lambda spark: pytest.fail("Spark was asked for"),
     )
     ran = run("plan", filled.uri, "double")
     assert ran.code == 0
@@ -205,10 +246,23 @@ def test_a_plan_for_programs_has_what_is_computed_too(filled: Table, run: Run):
     plan = run("plan", filled.uri, "double", "--json").document
     assert isinstance(plan, dict)
     assert (plan["has_work"], plan["rows_to_compute"], plan["total_rows_pending"]) == (True, 2, 2)
-    window = run("plan", filled.uri, "double", "--num-frags", 1, "--skip-frags", 1, "--json").document
+    window = run(
+        "plan", filled.uri, "double", "--num-frags", 1, "--skip-frags", 1, "--json"
+    ).document
     assert isinstance(window, dict)
     assert (window["total_rows_pending"], window["rows_outside"]) == (0, 2)
-    chosen = run("plan", filled.uri, "double", "--where", "id < 5", "--task-size", 2, "--read-version", 2, "--json")
+    chosen = run(
+        "plan",
+        filled.uri,
+        "double",
+        "--where",
+        "id < 5",
+        "--task-size",
+        2,
+        "--read-version",
+        2,
+        "--json",
+    )
     assert chosen.code == 1, "at version 2 there was no such column"
 
 
@@ -217,7 +271,9 @@ def test_a_plan_for_a_cluster_has_time_requests_and_price(filled: Table, run: Ru
     assert ran.code == 0
     assert "On 200 slots, 30 ms per request" in ran.out
     assert " reads, " in ran.out and "$0.00" in ran.out
-    estimate = run("plan", filled.uri, "double", "--slots", 200, "--latency", "0.05s", "--json").document["estimate"]  # type: ignore[index]
+    estimate = run(
+        "plan", filled.uri, "double", "--slots", 200, "--latency", "0.05s", "--json"
+    ).document["estimate"]  # type: ignore[index]
     assert (estimate["slots"], estimate["latency_s"]) == (200, 0.05)
     assert estimate["call_seconds"] is not None, "the speed of the first job"
     ran = run("plan", filled.uri, "double", "--slots", 200, "--concurrency", 16)
@@ -262,7 +318,9 @@ def test_one_job_is_shown_with_its_counts(filled: Table, run: Run):
 
 def test_a_job_whose_driver_is_gone_is_shown_as_dead(filled: Table, run: Run):
     process = json.loads(this_process())
-    dead_record = job_record("gone", status="RUNNING", process=json.dumps({**process, "started": "0"}))
+    dead_record = job_record(
+        "gone", status="RUNNING", process=json.dumps({**process, "started": "0"})
+    )
     JobHistory(DatasetRef.at(filled.uri)).save(dead_record)
     output = run("job", filled.uri, "gone")
     assert "DEAD" in output.out and "its driver is gone" in output.out
@@ -288,14 +346,18 @@ def test_errors_can_be_chosen(filled: Table, run: Run):
         assert isinstance(document, list)
         return len(document)
 
-    assert count("--type", "ValueError") == count("--column", "double") == count("--job", "first") == 2
+    assert (
+        count("--type", "ValueError") == count("--column", "double") == count("--job", "first") == 2
+    )
     assert count("--type", "KeyError") == count("--column", "id") == 0
     assert count("--limit", "1") == 1
     assert "1 older ones; --limit shows more" in run("errors", filled.uri, "--limit", "1").out
 
 
 @pytest.mark.parametrize(("option", "name"), [("--job", "nope"), ("--column", "nope")])
-def test_errors_of_a_job_or_column_that_does_not_exist_exit_with_1(filled: Table, run: Run, option: str, name: str):
+def test_errors_of_a_job_or_column_that_does_not_exist_exit_with_1(
+    filled: Table, run: Run, option: str, name: str
+):
     ran = run("errors", filled.uri, option, name)
     assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
     assert "'nope'" in ran.err
@@ -349,7 +411,9 @@ def test_versions_say_what_made_them(filled: Table, run: Run):
 def test_a_wrong_call_exits_with_2_and_starts_no_spark(
     arguments: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda _: pytest.fail("Spark was started"))
+    monkeypatch.setattr(
+        "lance_spark.cli.parameters.make_session", lambda _: pytest.fail("Spark was started")
+    )
     uri = make(tmp_path).uri
     ran = run(*[uri if argument == "{uri}" else argument for argument in arguments])
     assert ran.code == 2
@@ -358,7 +422,14 @@ def test_a_wrong_call_exits_with_2_and_starts_no_spark(
 
 
 def test_a_table_that_is_not_there_is_an_error_of_one_line(tmp_path: Path, run: Run):
-    for command in (["jobs"], ["errors"], ["versions"], ["plan", "x"], ["backfill", "x"], ["job", "x"]):
+    for command in (
+        ["jobs"],
+        ["errors"],
+        ["versions"],
+        ["plan", "x"],
+        ["backfill", "x"],
+        ["job", "x"],
+    ):
         ran = run(command[0], tmp_path / "none.lance", *command[1:])
         assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
         assert "No Lance table was found" in ran.err
@@ -373,7 +444,9 @@ def test_storage_options_reach_the_table(filled: Table, run: Run, monkeypatch: p
         return real(uri)
 
     monkeypatch.setattr(cli.jobs, "open_table", spying)
-    assert run("jobs", filled.uri, "--storage", "region=eu-west-1", "--storage", "token=a=b").code == 0
+    assert (
+        run("jobs", filled.uri, "--storage", "region=eu-west-1", "--storage", "token=a=b").code == 0
+    )
     assert options_seen == [{"region": "eu-west-1", "token": "a=b"}]
 
 
@@ -386,11 +459,15 @@ def test_the_script_is_installed_under_its_name():
 
 def test_the_program_runs_as_a_process_of_its_own(tmp_path: Path):
     command = [sys.executable, "-m", "lance_spark.cli", "jobs", str(tmp_path / "none.lance")]
-    process = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=dict(os.environ))
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT, env=dict(os.environ)
+    )
     assert (process.returncode, process.stdout, process.stderr.count("\n")) == (1, "", 1)
 
 
 def test_importing_the_package_imports_no_typer():
     script = "import sys, lance_spark; print(sorted({'typer', 'rich', 'lance'} & set(sys.modules)))"
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    process = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert process.stdout.strip() == "[]"

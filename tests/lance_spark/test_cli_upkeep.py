@@ -37,7 +37,9 @@ def uri(tmp_path: Path) -> str:
     for name in ("words", "other"):
         for first in (0, 10, 20):
             rows = pa.table({"id": pa.array(range(first, first + 10), pa.int64())})
-            lance.write_dataset(rows, f"{tmp_path}/db/{name}.lance", mode="append", enable_stable_row_ids=True)
+            lance.write_dataset(
+                rows, f"{tmp_path}/db/{name}.lance", mode="append", enable_stable_row_ids=True
+            )
     return f"{tmp_path}/db/words.lance"
 
 
@@ -50,7 +52,10 @@ def test_a_folder_is_answered_with_its_tables(run: Run, uri: str):
     ]
     assert json.loads(run("tables", folder, "--json")[1]) == ["other", "words"]
     code, _, err = run("versions", folder)
-    assert code == 1 and f"It is a folder with the tables {folder}/other.lance, {uri}: name one of them" in err
+    assert (
+        code == 1
+        and f"It is a folder with the tables {folder}/other.lance, {uri}: name one of them" in err
+    )
     Path(folder, "empty").mkdir()
     assert run("tables", f"{folder}/empty")[:2] == (0, "no tables\n")
     code, out, err = run("tables", f"{folder}/nowhere")
@@ -80,7 +85,10 @@ def test_branches_are_listed_and_given_by_their_location(run: Run, uri: str):
     (branch,) = json.loads(run("branches", uri, "--json")[1])
     assert (branch["name"], branch["parent"], branch["parent_version"]) == ("work", "main", 2)
     assert {"work", "main:2"} <= set(run("branches", uri)[1].split())
-    assert run("restore", f"{uri}/tree/work", "2")[1] == "version 2 is the latest again, as version 3\n"
+    assert (
+        run("restore", f"{uri}/tree/work", "2")[1]
+        == "version 2 is the latest again, as version 3\n"
+    )
     assert lance.dataset(uri).version == 3 == lance.dataset(f"{uri}/tree/work").version
 
 
@@ -102,11 +110,16 @@ def test_indexes_are_built_listed_and_dropped(run: Run, uri: str, spark: SparkSe
     assert "no indexes" in run("index", uri)[1]
     code, out, _ = run("index", uri, "--create", "id", "--json")
     assert code == 0
-    assert json.loads(out) == [{"name": "id_idx", "type": "BTREE", "columns": ["id"], "rows": 30, "other_rows": 0}]
+    assert json.loads(out) == [
+        {"name": "id_idx", "type": "BTREE", "columns": ["id"], "rows": 30, "other_rows": 0}
+    ]
     lance.write_dataset(pa.table({"id": pa.array([90], pa.int64())}), uri, mode="append")
     assert run("index", uri)[1].split()[-5:] == ["id_idx", "BTREE", "id", "30", "1"]
     assert json.loads(run("index", uri, "--optimize", "--json")[1])[0]["other_rows"] == 0
     assert run("index", uri, "--create", "id", "--type", "NIX")[0] == 2
-    assert run("index", uri, "--create", "nix")[0] == 1 and run("index", uri, "--create", "id", "--optimize")[0] == 2
+    assert (
+        run("index", uri, "--create", "nix")[0] == 1
+        and run("index", uri, "--create", "id", "--optimize")[0] == 2
+    )
     assert "no indexes" in run("index", uri, "--drop", "id_idx")[1]
     assert run("index", uri, "--drop", "id_idx")[0] == 1

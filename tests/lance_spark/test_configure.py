@@ -50,7 +50,11 @@ def settings(builder: SparkSession.Builder) -> dict[str, str]:
 def test_everything_is_set_where_nothing_was() -> None:
     actual = settings(configure(SparkSession.builder.master("local[1]")))
     assert (actual[SOCKET], actual[MODULE]) == ("true", DAEMON)
-    assert "enable_unsafe_memory_access=true" in actual[DRIVER] == actual[DRIVER.replace("driver", "executor")]
+    assert (
+        "enable_unsafe_memory_access=true"
+        in actual[DRIVER]
+        == actual[DRIVER.replace("driver", "executor")]
+    )
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -67,7 +71,9 @@ OPTIONS = {
 
 
 def hides(pattern: str) -> dict[str, bool]:
-    return {name: re.search(pattern, name) is not None for name in ("MINE", "spark.password", *OPTIONS)}
+    return {
+        name: re.search(pattern, name) is not None for name in ("MINE", "spark.password", *OPTIONS)
+    }
 
 
 @pytest.mark.usefixtures("conf_dir")
@@ -96,15 +102,29 @@ def in_a_file_of_properties(settings: dict[str, str], home: Path) -> SparkSessio
 
 
 def in_the_arguments(settings: dict[str, str], _: Path) -> SparkSession.Builder:
-    words = [f"--conf={key}={value}" for key, value in settings.items() if key not in (JARS, "spark.master")]
-    words += ["--conf", "spark.jars=/not.jar", "--jars", settings[JARS], f"--master={settings['spark.master']}"]
+    words = [
+        f"--conf={key}={value}"
+        for key, value in settings.items()
+        if key not in (JARS, "spark.master")
+    ]
+    words += [
+        "--conf",
+        "spark.jars=/not.jar",
+        "--jars",
+        settings[JARS],
+        f"--master={settings['spark.master']}",
+    ]
     os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
     return SparkSession.builder
 
 
-@pytest.mark.parametrize("builder_for", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments])
+@pytest.mark.parametrize(
+    "builder_for", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments]
+)
 def test_settings_of_the_user_stay(
-    builder_for: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path, monkeypatch: pytest.MonkeyPatch
+    builder_for: Callable[[dict[str, str], Path], SparkSession.Builder],
+    conf_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     own = {
@@ -150,7 +170,9 @@ def test_a_session_that_runs_already_gets_the_rule_alone(spark: SparkSession) ->
     session = builder.getOrCreate()
     assert session.sparkContext is spark.sparkContext
     rules = session._jsparkSession.experimental().extraOptimizations()
-    assert [rules.apply(i).getClass().getSimpleName() for i in range(rules.size())] == ["LancePushdown"]
+    assert [rules.apply(i).getClass().getSimpleName() for i in range(rules.size())] == [
+        "LancePushdown"
+    ]
 
 
 def test_the_daemon_has_one_thread_and_no_lance_when_it_forks() -> None:
@@ -165,7 +187,9 @@ print(len(os.listdir("/proc/self/task")))
 """
     # In the environment of Spark's daemon.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert process.stdout == "1\n"
 
 
@@ -183,7 +207,9 @@ except lance_spark.WorkerPythonError as error:
 @pytest.mark.slow
 @pytest.mark.classic
 @pytest.mark.parametrize(("settings", "is_kept"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
-def test_a_fork_of_the_daemon_uses_freed_memory_again(settings: dict[str, str], is_kept: bool) -> None:
+def test_a_fork_of_the_daemon_uses_freed_memory_again(
+    settings: dict[str, str], is_kept: bool
+) -> None:
     script = """
 import resource, threading
 from lance_spark.session.daemon import keep_memory
@@ -197,9 +223,17 @@ thread = threading.Thread(target=count)
 thread.start()
 thread.join()
 """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     answer = subprocess.run(
-        [sys.executable, "-c", script], env=environment | settings, check=True, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        env=environment | settings,
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert (int(answer.stdout) < 1000) is is_kept
 
@@ -208,17 +242,25 @@ thread.join()
 def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Path) -> None:
     """Like in a notebook whose kernel is a virtual environment without activation."""
     (tmp_path / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")
+    }
     environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
     process = subprocess.run(
-        [sys.executable, "-c", _OTHER_PYTHON], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", _OTHER_PYTHON],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert process.stdout.startswith(f"refused: Spark's Python workers run {tmp_path}/python3")
     assert "PYSPARK_PYTHON" in process.stdout and sys.executable in process.stdout
 
 
-def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_otherwise(spark: SparkSession) -> None:
+def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_otherwise(
+    spark: SparkSession,
+) -> None:
     system = spark._jvm.java.lang.System
     unsafe, null_check = "arrow.enable_unsafe_memory_access", "arrow.enable_null_check_for_get"
     before = {name: system.getProperty(name) for name in (unsafe, null_check)}
@@ -240,13 +282,19 @@ def test_a_session_without_java_is_an_error_of_one_line(monkeypatch: pytest.Monk
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     monkeypatch.setattr(sessions, "_start_session", start)
-    with pytest.raises(SparkStartError, match=r"^Spark's JVM did not start .* Install Java 17 or newer.*$") as caught:
+    with pytest.raises(
+        SparkStartError, match=r"^Spark's JVM did not start .* Install Java 17 or newer.*$"
+    ) as caught:
         sessions.make_session("local[1]")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("error", "outcome"), [(BrokenPipeError, 1), (ConnectionResetError, ConnectionResetError)])
-def test_a_worker_whose_session_has_ended_says_nothing(error: type[OSError], outcome: object) -> None:
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(BrokenPipeError, 1), (ConnectionResetError, ConnectionResetError)]
+)
+def test_a_worker_whose_session_has_ended_says_nothing(
+    error: type[OSError], outcome: object
+) -> None:
     def worker(connection: socket.socket, authenticated: bool) -> int:
         raise error
 
@@ -259,7 +307,9 @@ def test_a_worker_whose_session_has_ended_says_nothing(error: type[OSError], out
                 quietly(worker)(reader, False)
 
 
-def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def worker(connection: socket.socket, authenticated: bool) -> int:
         raise BrokenPipeError
 
@@ -294,5 +344,7 @@ assert spark.read.format("lance").load(sys.argv[1]).count() == 3
 
 @pytest.mark.long
 def test_a_session_that_is_idle_for_a_minute_prints_no_traceback(table_path: str) -> None:
-    process = subprocess.run([sys.executable, "-c", _IDLE, table_path], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", _IDLE, table_path], capture_output=True, text=True, check=True
+    )
     assert "Traceback" not in process.stdout + process.stderr

@@ -78,7 +78,10 @@ def docs(folder: Path, jobs: Any) -> Table:
 
 
 def newest_file(folder: Path, table: str) -> Path:
-    return max((folder / "_lance_spark" / f"{table}.lance" / "data").iterdir(), key=lambda file: file.stat().st_size)
+    return max(
+        (folder / "_lance_spark" / f"{table}.lance" / "data").iterdir(),
+        key=lambda file: file.stat().st_size,
+    )
 
 
 def overwrite(file: Path, offset: int, data: bytes) -> None:
@@ -127,17 +130,25 @@ def test_a_repair_keeps_the_readable_rows_and_moves_the_damaged_file_aside(
     else:
         file.unlink()
     report = lance_spark.check(str(folder))
-    assert [place.place for place in report.damages] == [f"_lance_spark/{name}.lance/data/{file.name}"]
+    assert [place.place for place in report.damages] == [
+        f"_lance_spark/{name}.lance/data/{file.name}"
+    ]
     assert not report.is_intact
     assert lance_spark.check(str(folder), repair=True).is_intact
     assert lance_spark.check(str(folder)).damages == ()
-    aside = [path.name for path in (folder / "_lance_spark" / "damaged").rglob("*.lance") if path.is_file()]
+    aside = [
+        path.name
+        for path in (folder / "_lance_spark" / "damaged").rglob("*.lance")
+        if path.is_file()
+    ]
     assert aside == ([] if damage == "missing" else [file.name])
     assert len(before - jobs_of(docs)) <= (name == "jobs")
     assert docs.backfill("letters").rows_computed >= 5
 
 
-def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(folder: Path, docs: Table) -> None:
+def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(
+    folder: Path, docs: Table
+) -> None:
     before = len(docs.list_jobs())
     manifest = min((folder / "_lance_spark/jobs.lance/_versions").glob("*.manifest"))
     manifest.write_bytes(manifest.read_bytes()[:50])
@@ -160,18 +171,27 @@ def test_a_repair_of_a_damaged_manifest_falls_back_to_the_version_before(
 ) -> None:
     versions = folder / f"_lance_spark/{name}.lance/_versions"
     version_count = len(lance.dataset(versions.parent).versions())
-    manifests = sorted(versions.glob("*.manifest"))[: min(2 if damage == "two cut" else 1, version_count - 1)]
+    manifests = sorted(versions.glob("*.manifest"))[
+        : min(2 if damage == "two cut" else 1, version_count - 1)
+    ]
     damaged = {}
     for manifest in manifests:
         body = manifest.read_bytes()
-        damaged[manifest.name] = {"empty": b"", "overwritten": b"\xff" * len(body)}.get(damage, body[:50])
+        damaged[manifest.name] = {"empty": b"", "overwritten": b"\xff" * len(body)}.get(
+            damage, body[:50]
+        )
         manifest.write_bytes(damaged[manifest.name])
     report = lance_spark.check(str(folder)).damages
-    assert [place.place for place in report] == [f"_lance_spark/{name}.lance/_versions/{manifests[0].name}"]
+    assert [place.place for place in report] == [
+        f"_lance_spark/{name}.lance/_versions/{manifests[0].name}"
+    ]
     assert not report[0].repaired and manifests[0].exists()
     result = lance_spark.check(str(folder), repair=True)
     assert result.is_intact and len(result.damages) == len(manifests)
-    aside = {path.name: path.read_bytes() for path in (folder / "_lance_spark/damaged").rglob("*.manifest")}
+    aside = {
+        path.name: path.read_bytes()
+        for path in (folder / "_lance_spark/damaged").rglob("*.manifest")
+    }
     assert aside == damaged and not any(manifest.exists() for manifest in manifests)
     assert lance_spark.check(str(folder)).damages == ()
     assert len(lance.dataset(versions.parent).versions()) == version_count - len(manifests)
@@ -198,7 +218,9 @@ def test_damaged_checkpoints_and_stored_udfs_are_found_and_moved_aside(folder: P
 def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
     tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}]
+    )
     branches = [table, *(table.branches.create(name) for name in ("dev", "more/two", "third"))]
     shared = f"file-object-store://{tmp_path}/kept"
     stores = [
@@ -210,7 +232,9 @@ def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
     opened = []
     open_file_session = objects._open_session
     monkeypatch.setattr(
-        objects, "_open_session", lambda uri, options: opened.append(uri) or open_file_session(uri, options)
+        objects,
+        "_open_session",
+        lambda uri, options: opened.append(uri) or open_file_session(uri, options),
     )
     damages = lance_spark.check(table.uri, checkpoint=shared).damages
     assert set(opened) == {shared}
@@ -222,7 +246,9 @@ def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
 
 
 def test_branches_are_checked_and_repaired(tmp_path: Path, jobs: Any) -> None:
-    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}]
+    )
     branches = {name: table.branches.create(name) for name in ("dev", "more/two")}
     row = pa.Table.from_pylist([{**JOB, "seconds": "{"}], schema=JOBS.schema)
     for name, branch in branches.items():
@@ -230,15 +256,23 @@ def test_branches_are_checked_and_repaired(tmp_path: Path, jobs: Any) -> None:
         lance.write_dataset(row, f"{table.uri}/tree/{name}/{JOBS.name}")
     places = [damage.place for damage in lance_spark.check(table.uri).damages]
     assert places == [f"branch '{name}': {JOBS.name}, row 0" for name in branches]
-    assert lance_spark.check(table.uri, repair=True).is_intact and lance_spark.check(table.uri).damages == ()
+    assert (
+        lance_spark.check(table.uri, repair=True).is_intact
+        and lance_spark.check(table.uri).damages == ()
+    )
     assert branches["dev"].list_jobs() == []
     for manifest in Path(table.uri, "tree/more/two/_versions").glob("*.manifest"):
         manifest.write_bytes(b"")
     (only_damage,) = lance_spark.check(table.uri).damages
-    assert (only_damage.place, only_damage.repaired) == ("branch 'more/two': its latest version", False)
+    assert (only_damage.place, only_damage.repaired) == (
+        "branch 'more/two': its latest version",
+        False,
+    )
 
 
-def test_the_command_exits_with_one_while_damage_remains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_with_one_while_damage_remains(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     newest_file(folder, "jobs").write_bytes(b"")
     codes = []
     for options in (["--json"], ["--repair"], []):
@@ -276,7 +310,11 @@ def check_random_damage(folder: Path, tmp_path: Path, jobs: Any, *, seeds: range
         rng = random.Random(seed)
         home = tmp_path / f"copy{seed}"
         shutil.copytree(folder, home / "docs.lance")
-        files = [path for path in sorted((home / "docs.lance" / "_lance_spark").rglob("*")) if path.is_file()]
+        files = [
+            path
+            for path in sorted((home / "docs.lance" / "_lance_spark").rglob("*"))
+            if path.is_file()
+        ]
         for file in rng.sample(files, min(len(files), 4)):
             size = max(file.stat().st_size, 1)
             overwrite(file, rng.randrange(size), rng.choice([b"\xff" * 5, b"\0", b"{", b"\x80"]))
@@ -344,11 +382,15 @@ FORGED: dict[str, list[Any]] = {
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in FORGED.items() for value in values])
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in FORGED.items() for value in values]
+)
 def test_a_forged_row_of_the_history_is_skipped_with_a_warning_and_blocks_no_call(
     tmp_path: Path, jobs: Any, field: str, value: object
 ) -> None:
-    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}]
+    )
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").touch()
@@ -366,9 +408,15 @@ def test_a_forged_row_of_the_history_is_skipped_with_a_warning_and_blocks_no_cal
     assert [job.job_id for job in table.list_jobs()] == ["intact"]
 
 
-def test_a_forged_row_of_the_errors_is_an_error_and_no_shorter_list(tmp_path: Path, jobs: Any) -> None:
-    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
-    rows = pa.Table.from_pylist([{"error_id": "e", "job_id": "j", "columns": ["x"]}], schema=ERRORS.schema)
+def test_a_forged_row_of_the_errors_is_an_error_and_no_shorter_list(
+    tmp_path: Path, jobs: Any
+) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}]
+    )
+    rows = pa.Table.from_pylist(
+        [{"error_id": "e", "job_id": "j", "columns": ["x"]}], schema=ERRORS.schema
+    )
     lance.write_dataset(rows, f"{table.uri}/{ERRORS.name}")
     with pytest.raises(DamagedFileError, match=r"errors\.lance"):
         table.get_failed_row_addresses("j", "x")
@@ -385,8 +433,12 @@ SUMMARIES = [
 
 
 @pytest.mark.parametrize("text", SUMMARIES)
-def test_a_version_with_a_forged_summary_is_shown_without_the_summary(tmp_path: Path, jobs: Any, text: str) -> None:
-    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+def test_a_version_with_a_forged_summary_is_shown_without_the_summary(
+    tmp_path: Path, jobs: Any, text: str
+) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}]
+    )
     dataset = table.to_lance()
     fragments = write_fragments(pa.table({"id": [2]}), dataset, mode="append")
     forged = lance.Transaction(
@@ -398,7 +450,9 @@ def test_a_version_with_a_forged_summary_is_shown_without_the_summary(tmp_path: 
     assert [version_info.rows_added for version_info in table.versions[-1:]] == [1]
     last = lance_spark.last_commit(table.uri)
     assert last is None or last.version < version
-    assert [damage.place for damage in lance_spark.check(table.uri).damages] == [f"version {version}"]
+    assert [damage.place for damage in lance_spark.check(table.uri).damages] == [
+        f"version {version}"
+    ]
 
 
 def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
@@ -407,7 +461,9 @@ def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
         "lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs();"
         "print(r._reader._process.pid, flush=True); os.kill(os.getpid(), 9)"
     )
-    process = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True
+    )
     child = int(process.stdout)
     eventually(lambda: not Path(f"/proc/{child}").exists())
 
@@ -441,10 +497,10 @@ def test_the_child_that_decodes_imports_no_pandas(docs: Table) -> None:
     assert "/lance/" in libraries and "/pandas/" not in libraries
 
 
-def test_the_child_that_decodes_imports_nothing_from_the_working_directory(folder: Path, tmp_path: Path) -> None:
+def test_the_child_that_decodes_imports_nothing_from_the_working_directory(
+    folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "json.py").write_text("open('imported', 'w')")
-    code = (
-        "import sys, os, lance_spark;lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs()"
-    )
+    code = "import sys, os, lance_spark;lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs()"
     subprocess.run([sys.executable, "-P", "-c", code, str(folder)], check=True, cwd=tmp_path)
     assert not (tmp_path / "imported").exists()

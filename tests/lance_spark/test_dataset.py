@@ -34,7 +34,9 @@ def table(tmp_path: Path) -> str:
     """A table with three versions of 10, 20 and 30 rows; version 2 is tagged `two`."""
     path = str(tmp_path / "t.lance")
     for number in range(3):
-        lance.write_dataset(pa.table({"id": range(10)}), path, mode="append" if number else "create")
+        lance.write_dataset(
+            pa.table({"id": range(10)}), path, mode="append" if number else "create"
+        )
     lance.dataset(path).tags.create("two", 2)
     return path
 
@@ -51,8 +53,12 @@ def test_without_a_version_the_latest_is_pinned_and_stays(table: str) -> None:
     assert ref.open_latest().count_rows() == 40
 
 
-@pytest.mark.parametrize(("version_name", "rows"), [("1", 10), ("2", 20), ("two", 20), ("main:1", 10)])
-def test_a_version_is_named_by_number_tag_or_branch(table: str, version_name: str, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("version_name", "rows"), [("1", 10), ("2", 20), ("two", 20), ("main:1", 10)]
+)
+def test_a_version_is_named_by_number_tag_or_branch(
+    table: str, version_name: str, rows: int
+) -> None:
     assert resolve(table, version=version_name).open().count_rows() == rows
 
 
@@ -69,7 +75,10 @@ def test_a_timestamp_gives_the_newest_version_not_after_it(table: str) -> None:
     moments = [v["timestamp"].astimezone(UTC) for v in lance.dataset(table).versions()]
     for index, moment in enumerate(moments):
         assert resolve(table, timestamp=moment.isoformat()).version == index + 1
-        assert resolve(table, timestamp=(moment + timedelta(microseconds=1)).isoformat()).version == index + 1
+        assert (
+            resolve(table, timestamp=(moment + timedelta(microseconds=1)).isoformat()).version
+            == index + 1
+        )
     with pytest.raises(VersionNotFoundError, match="oldest version is of"):
         resolve(table, timestamp=(moments[0] - timedelta(microseconds=1)).isoformat())
     assert resolve(table, timestamp=datetime.now(UTC).isoformat()).version == 3
@@ -95,12 +104,18 @@ class CommittedAt:
 
     uri = "table"
 
-    def __init__(self, *moments: int, version: int | None = None, opened: set[int] | None = None) -> None:
+    def __init__(
+        self, *moments: int, version: int | None = None, opened: set[int] | None = None
+    ) -> None:
         self.moments = moments
         self.version = version or len(moments)
         self.opened = set() if opened is None else opened
         counts = {"total_rows": "1", "total_data_files": "1"}
-        description = {"version": self.version, "timestamp": moments[self.version - 1], "metadata": counts}
+        description = {
+            "version": self.version,
+            "timestamp": moments[self.version - 1],
+            "metadata": counts,
+        }
         self._ds = SimpleNamespace(current_version=lambda: description)
 
     def version_refs(self) -> list[dict[str, int]]:
@@ -124,7 +139,9 @@ def test_a_version_is_of_the_same_moment_in_every_time_zone(
 
 @pytest.mark.parametrize("skew_s", [0, 3600, -3600])
 @pytest.mark.parametrize("step_s", [1, 60, 7200])
-def test_a_timestamp_is_found_by_few_reads_beside_a_writer_whose_clock_is_an_hour_off(skew_s: int, step_s: int) -> None:
+def test_a_timestamp_is_found_by_few_reads_beside_a_writer_whose_clock_is_an_hour_off(
+    skew_s: int, step_s: int
+) -> None:
     start = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp())
     seconds = [start + number * step_s + (skew_s if number % 2 else 0) for number in range(1000)]
     asked = {*seconds[::97], *(at + 1 for at in seconds[:6]), seconds[-1] + 7200}
@@ -152,7 +169,9 @@ def test_the_versions_of_two_clocks_are_read_by_time(tmp_path: Path) -> None:
 def set_time(table: Path, version: int, second: int) -> None:
     """Replaces the time of a commit, a number of as many bytes, in a manifest."""
     (manifest,) = (table / "_versions").glob(f"{(1 << 64) - 1 - version}.manifest")
-    (current,) = [v["timestamp"] for v in lance.dataset(str(table)).versions() if v["version"] == version]
+    (current,) = [
+        v["timestamp"] for v in lance.dataset(str(table)).versions() if v["version"] == version
+    ]
     old, new = varint(int(current.timestamp())), varint(second)
     content = manifest.read_bytes()
     assert len(old) == len(new) and content.count(old) >= 1
@@ -183,7 +202,9 @@ def varint(number: int) -> bytes:
         ({"branch": "audits"}, "Branch audits does not exist"),
     ],
 )
-def test_a_branch_is_named_by_an_option(table: str, options: dict[str, str], rows: int | str | None) -> None:
+def test_a_branch_is_named_by_an_option(
+    table: str, options: dict[str, str], rows: int | str | None
+) -> None:
     branch = lance.dataset(table).create_branch("audit", 1)
     lance.write_dataset(pa.table({"id": range(5)}), branch, mode="append")
     lance.dataset(table).tags.create("of_audit", ("audit", 2))
@@ -203,7 +224,9 @@ def test_a_branch_is_named_by_an_option(table: str, options: dict[str, str], row
 def test_of_a_tag_and_a_branch_of_one_name_the_tag_is_meant(table: str) -> None:
     lance.dataset(table).create_branch("both", 1)
     lance.dataset(table).tags.create("both", 2)
-    assert resolve(table, version="both").version == 2 and resolve(table, branch="both").version == 1
+    assert (
+        resolve(table, version="both").version == 2 and resolve(table, branch="both").version == 1
+    )
 
 
 def test_a_table_in_a_folder_named_as_that_of_branches_is_a_table(tmp_path: Path) -> None:
@@ -227,7 +250,9 @@ def test_a_table_recreated_at_the_same_place_is_not_the_pinned_table(table: str)
     assert ref.open().count_rows() == 30
     shutil.rmtree(table)
     for number in range(3):
-        lance.write_dataset(pa.table({"id": range(10)}), table, mode="append" if number else "create")
+        lance.write_dataset(
+            pa.table({"id": range(10)}), table, mode="append" if number else "create"
+        )
     other_process = pickle.loads(pickle.dumps(ref))
     from lance_spark import dataset
 
@@ -261,7 +286,9 @@ def test_cached_metadata_has_a_limit_in_bytes(table: str, monkeypatch: pytest.Mo
     assert lance_sessions.session_of(ref.uri).size_bytes() < 80 << 10
 
 
-def test_the_cache_of_a_large_table_holds_its_metadata(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_a_large_table_holds_its_metadata(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ref = DatasetRef.at(table)
     ref.open_latest()
     small = lance_sessions.session_of(ref.uri)
@@ -288,7 +315,9 @@ def test_other_folders_are_distinguished_from_tables(tmp_path: Path, table: str)
         resolve(table)
 
 
-def test_a_folder_that_cannot_be_listed_has_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_listed_has_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lance.write_dataset(pa.table({"id": range(3)}), str(tmp_path / "tree" / "b"))
 
     def refuse(folder: str) -> list[str]:

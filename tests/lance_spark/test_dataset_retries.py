@@ -75,7 +75,11 @@ def test_each_caller_of_a_store_without_an_answer_gets_an_error_of_its_own() -> 
 
 def test_no_lock_of_a_module_is_held_after_a_fork() -> None:
     process = subprocess.run(
-        [sys.executable, "-c", LOCKS_AFTER_A_FORK], check=True, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", LOCKS_AFTER_A_FORK],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     number, *locked = process.stdout.split()
     assert int(number) >= 6 and locked == []
@@ -89,7 +93,9 @@ def test_an_answer_counts_for_all_processes_of_a_spark_application(
     """
     uri, other_uri = "s3://bucket/t.lance", "s3://another/t.lance"
     dataset_retries.note_answer(uri, DEAD_STORE)
-    assert dataset_retries.has_answered(uri, DEAD_STORE) and not list(tmp_path.iterdir()), "this is no process of Spark"
+    assert dataset_retries.has_answered(uri, DEAD_STORE) and not list(tmp_path.iterdir()), (
+        "this is no process of Spark"
+    )
     dataset_retries._answered.clear()
     folder = tmp_path / "blockmgr-0"
     folder.mkdir()
@@ -97,16 +103,25 @@ def test_an_answer_counts_for_all_processes_of_a_spark_application(
     dataset_retries.note_answer(uri, DEAD_STORE)
     dataset_retries._answered.clear()  # the next process
     assert not dataset_retries.has_answered(other_uri, DEAD_STORE)
-    options = dataset_retries.retry_options(uri, {**DEAD_STORE, "aws_secret_access_key": "of a table"})
-    assert options is not None and options["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
-    dataset_retries.note_failure(uri, DEAD_STORE, OSError("Generic S3 error, after 9 retries, max_retries: 9, "))
+    options = dataset_retries.retry_options(
+        uri, {**DEAD_STORE, "aws_secret_access_key": "of a table"}
+    )
+    assert (
+        options is not None
+        and options["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
+    )
+    dataset_retries.note_failure(
+        uri, DEAD_STORE, OSError("Generic S3 error, after 9 retries, max_retries: 9, ")
+    )
     dataset_retries._answered.clear()
     assert not list(folder.iterdir()), "the store has to answer a first request again"
     with pytest.raises(TableUnreadableError, match="does not answer"):
         dataset_retries.retry_options(uri, DEAD_STORE)
 
 
-def test_a_folder_of_many_applications_and_users_has_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_many_applications_and_users_has_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver inherits the setting of the machine; tasks get the folder of their application."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another/disk")
     dataset_retries.note_answer("s3://bucket/t.lance", DEAD_STORE)
@@ -122,7 +137,9 @@ def test_a_task_has_the_folder_of_its_application(spark: SparkSession) -> None:
             yield pa.RecordBatch.from_pydict({"path": [application_file("safe", ["s3"])]})
 
     rows = spark.range(1).mapInArrow(application_files, "path string").collect()
-    assert [os.path.basename(row.path) for row in rows] == ["lance-spark-safe-" + hashlib.sha256(b"s3").hexdigest()]
+    assert [os.path.basename(row.path) for row in rows] == [
+        "lance-spark-safe-" + hashlib.sha256(b"s3").hexdigest()
+    ]
 
 
 def test_a_reference_tells_the_process_that_gets_it_of_an_answer() -> None:

@@ -51,7 +51,12 @@ def process_of_an_earlier_release(pid: int) -> str:
 
 
 def status(ref: DatasetRef, text: str, *, age_s: float = 0.0) -> str:
-    record = job_record("job", status="RUNNING", process=text, updated_at=datetime.now(UTC) - timedelta(seconds=age_s))
+    record = job_record(
+        "job",
+        status="RUNNING",
+        process=text,
+        updated_at=datetime.now(UTC) - timedelta(seconds=age_s),
+    )
     JobHistory(ref).save(record)
     return JobHistory(ref).job("job").status
 
@@ -84,11 +89,17 @@ def test_a_lease_of_another_container_lasts_until_its_time(
     assert lease.Lease(ref, "this")._write(until=lease.time.time() + lease.LEASE_S) is is_dead
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system has no states of processes")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/stat"), reason="the system has no states of processes"
+)
 def test_a_process_that_its_parent_has_not_waited_for_has_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     try:
-        owner = {**processes.this_owner(), "pid": child.pid, "started": processes.find_process_start(child.pid)}
+        owner = {
+            **processes.this_owner(),
+            "pid": child.pid,
+            "started": processes.find_process_start(child.pid),
+        }
         eventually(lambda: processes.has_ended(owner), 30)
         assert processes.is_running(child.pid)
     finally:

@@ -34,21 +34,37 @@ def history(tmp_path: Path) -> JobHistory:
 def begin(history: JobHistory, **changes: Any) -> str:
     """Records the start of a job long ago, and returns the id of its files."""
     began = datetime.now(UTC) - timedelta(hours=1)
-    job = job_record("a", status="RUNNING", launched_at=began, updated_at=began, rows_selected=100, **changes)
+    job = job_record(
+        "a", status="RUNNING", launched_at=began, updated_at=began, rows_selected=100, **changes
+    )
     history.save(job)
     return job.staging_id
 
 
-@pytest.mark.parametrize("process", [{}, {"process": OTHER}], ids=["this machine", "another machine"])
-def test_a_heartbeat_renews_the_counts_of_a_running_job(history: JobHistory, process: dict[str, str]):
-    history.beat(begin(history, **process), SimpleNamespace(rows_computed=40, fragments_done=2, rows_carried=3))
+@pytest.mark.parametrize(
+    "process", [{}, {"process": OTHER}], ids=["this machine", "another machine"]
+)
+def test_a_heartbeat_renews_the_counts_of_a_running_job(
+    history: JobHistory, process: dict[str, str]
+):
+    history.beat(
+        begin(history, **process),
+        SimpleNamespace(rows_computed=40, fragments_done=2, rows_carried=3),
+    )
     (job,) = history.jobs()
-    assert (job.status, job.rows_selected, job.rows_computed, job.fragments_done) == ("RUNNING", 100, 40, 2)
+    assert (job.status, job.rows_selected, job.rows_computed, job.fragments_done) == (
+        "RUNNING",
+        100,
+        40,
+        2,
+    )
     assert (job.rows_carried, job.rows_skipped) == (3, 0)
     assert datetime.now(UTC) - job.updated_at < timedelta(minutes=5)
 
 
-def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(history: JobHistory, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(
+    history: JobHistory, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
     staging_id = begin(history, process=OTHER)
 
@@ -56,14 +72,20 @@ def test_a_job_whose_progress_cannot_be_read_keeps_its_heartbeats(history: JobHi
         raise RuntimeError("dictionary changed size during iteration")
 
     with history.beating(staging_id, progress):
-        eventually(lambda: history.jobs()[0].updated_at > datetime.now(UTC) - timedelta(minutes=5), 30)
+        eventually(
+            lambda: history.jobs()[0].updated_at > datetime.now(UTC) - timedelta(minutes=5), 30
+        )
         assert history.jobs()[0].status == "RUNNING"
 
 
-def test_the_web_ui_shows_a_job_while_the_store_hangs(history: JobHistory, monkeypatch: pytest.MonkeyPatch):
+def test_the_web_ui_shows_a_job_while_the_store_hangs(
+    history: JobHistory, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
     shown = list[object]()
-    monkeypatch.setattr("lance_spark.jobs.web_ui.show_job", lambda job: shown.append(job["rows_computed"]))
+    monkeypatch.setattr(
+        "lance_spark.jobs.web_ui.show_job", lambda job: shown.append(job["rows_computed"])
+    )
     answer, hangs = threading.Event(), threading.Event()
 
     def hang(*_: Any) -> None:
@@ -79,7 +101,9 @@ def test_the_web_ui_shows_a_job_while_the_store_hangs(history: JobHistory, monke
         answer.set()
 
 
-def test_a_backfill_has_heartbeats_during_a_long_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_backfill_has_heartbeats_during_a_long_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
     folder = tmp_path / "t.lance/_lance_spark/jobs"
     counts = list[int]()
@@ -111,7 +135,11 @@ def test_a_dead_job_keeps_the_counts_of_its_last_heartbeat(history: JobHistory, 
     assert (job.status, job.rows_computed) == ("DEAD", 40)
 
 
-COUNTS = ['{"at": 1, "rows_computed": "many"}', '{"at": 1, "rows_computed": -5}', f'{{"at": 1, "retries": {10**400}}}']
+COUNTS = [
+    '{"at": 1, "rows_computed": "many"}',
+    '{"at": 1, "rows_computed": -5}',
+    f'{{"at": 1, "retries": {10**400}}}',
+]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"at": 1e300}', *COUNTS, '{"at": "x"}', "{"])

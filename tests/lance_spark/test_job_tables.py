@@ -22,7 +22,10 @@ WRITERS = 4
 
 
 def error_row(number: int) -> pa.Table:
-    row = {field.name: None for field in ERRORS.schema} | {"error_id": str(number), "columns": ["x"]}
+    row = {field.name: None for field in ERRORS.schema} | {
+        "error_id": str(number),
+        "columns": ["x"],
+    }
     return pa.Table.from_pylist([row], schema=ERRORS.schema)
 
 
@@ -37,7 +40,9 @@ def test_writers_that_make_a_table_at_once_lose_no_row(round_: int, tmp_path: Pa
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
-    assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == [str(number) for number in range(WRITERS)]
+    assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == [
+        str(number) for number in range(WRITERS)
+    ]
 
 
 def test_an_append_that_lands_late_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -59,7 +64,9 @@ def test_an_append_that_lands_late_keeps_its_file(tmp_path: Path, monkeypatch: p
     assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["1", "2"]
 
 
-def test_an_append_rewrites_only_as_much_as_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_append_rewrites_only_as_much_as_fits_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
     with monkeypatch.context() as patch:
         patch.setattr("lance_spark.jobs.merging_append._ABSORBED_ROWS", 0)
@@ -100,7 +107,9 @@ except TableUnwritableError as error:
 def test_a_full_disk_is_no_lost_race(tmp_path: Path):
     """Files of the process may not exceed 100 bytes, and Lance receives the same error as for a full disk."""
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
-    process = subprocess.run([sys.executable, "-c", FULL_DISK, ref.uri], check=False, capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, ref.uri], check=False, capture_output=True, text=True
+    )
     seconds, _, message = process.stderr.strip().rpartition("\n")[2].partition(" s: ")
     assert "cannot be written" in message and "File too large" in message and ERRORS.name in message
     assert float(seconds) < 10
@@ -111,7 +120,9 @@ def test_a_full_disk_is_no_lost_race(tmp_path: Path):
 
 def test_a_table_of_an_earlier_release_keeps_its_columns(tmp_path: Path):
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
-    older = SystemTable(ERRORS.name, pa.schema([field for field in ERRORS.schema if field.name != "timestamp"]))
+    older = SystemTable(
+        ERRORS.name, pa.schema([field for field in ERRORS.schema if field.name != "timestamp"])
+    )
     append_rows(ref, older, error_row(1).drop_columns(["timestamp"]))
     append_rows(ref, ERRORS, error_row(2))
     assert read_rows(ref, ERRORS).select(["error_id", "timestamp"]).to_pylist() == [

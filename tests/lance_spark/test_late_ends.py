@@ -26,7 +26,9 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def db(tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch) -> Connection:
     monkeypatch.setattr(late_ends, "_RETRY_S", 0.05)
-    monkeypatch.setattr(late_ends, "_ends", {})  # without ends of earlier tests, whose stores do not answer
+    monkeypatch.setattr(
+        late_ends, "_ends", {}
+    )  # without ends of earlier tests, whose stores do not answer
     db = lance_spark.connect(str(tmp_path), jobs, progress=False)
     db.create_table("t", pa.table({"id": [1]}))
     return db
@@ -65,7 +67,9 @@ def end_later(
     return ends
 
 
-def test_an_end_is_written_when_the_store_answers_again(db: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_is_written_when_the_store_answers_again(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [job.status for job in end_later(db, monkeypatch).jobs()] == ["DONE"]
 
 
@@ -77,9 +81,14 @@ def test_the_end_of_an_inner_job_is_written_with_the_end_of_its_job(
     inner.save(dataclasses.replace(inner_record, status="RUNNING"))
     appends = []
     append = history.append_rows
-    monkeypatch.setattr(history, "append_rows", lambda *arguments: appends.append(append(*arguments)))
+    monkeypatch.setattr(
+        history, "append_rows", lambda *arguments: appends.append(append(*arguments))
+    )
     inner.save(inner_record)
-    assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "RUNNING", "outer-0": "RUNNING"}
+    assert {job.job_id: job.status for job in outer.jobs()} == {
+        "outer": "RUNNING",
+        "outer-0": "RUNNING",
+    }
     outer.save(record)
     assert len(appends) == 1
     assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "DONE", "outer-0": "DONE"}
@@ -112,7 +121,9 @@ def test_an_end_is_not_written_to_another_table_of_the_same_name(
 
 @pytest.mark.parametrize("status", ["FAILED", "CANCELLED", "PARTIAL"])
 @pytest.mark.parametrize("is_made_anew", [True, False])
-def test_a_job_of_a_dropped_table_leaves_no_end(db: Connection, status: Any, is_made_anew: bool) -> None:
+def test_a_job_of_a_dropped_table_leaves_no_end(
+    db: Connection, status: Any, is_made_anew: bool
+) -> None:
     ends, record = start(db, "failed")
     db.drop_table("t")
     if is_made_anew:

@@ -78,7 +78,9 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "save": DatasetRef.find,
     "source": lambda uri: file_system_of(uri, {}, option="source", remedy="give a DataFrame"),
     "root": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of(uri)}),
-    "sql path": lambda uri: CatalogLocation.of({"catalog": "c", "origins": origins_of("/r")}).uri_of(uri),
+    "sql path": lambda uri: CatalogLocation.of(
+        {"catalog": "c", "origins": origins_of("/r")}
+    ).uri_of(uri),
 }
 
 
@@ -95,7 +97,12 @@ def takes(entry: str, uri: str) -> bool:
 
 @pytest.mark.parametrize(
     ("entry", "uri", "spelling"),
-    [(entry, *spelling) for entry in ENTRIES for spelling in (SPELLINGS | CUT).items() if takes(entry, spelling[0])],
+    [
+        (entry, *spelling)
+        for entry in ENTRIES
+        for spelling in (SPELLINGS | CUT).items()
+        if takes(entry, spelling[0])
+    ],
 )
 def test_a_location_that_no_store_has_is_refused_with_the_right_spelling(
     entry: str, uri: str, spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,7 +130,11 @@ def test_a_name_that_lance_reads_as_another_is_refused_on_stores(name: str, tmp_
         lambda: remote.open_table(name),
         lambda: remote.drop_table(name),
         lambda: CatalogLocation.of({"catalog": "c", "origins": origins_of("s3://b")}).uri_of(name),
-        lambda: CatalogLocation.of({"catalog": "c", "origins": origins_of("s3://b"), "namespace": [name]}).folder,
+        lambda: (
+            CatalogLocation.of(
+                {"catalog": "c", "origins": origins_of("s3://b"), "namespace": [name]}
+            ).folder
+        ),
     ):
         with pytest.raises(OptionError, match="on an object store without #, \\? and %"):
             refused()
@@ -145,7 +156,11 @@ def test_an_escaped_sign_in_a_uri_is_part_of_the_name(tmp_path: Path):
 def test_locations_that_are_understood():
     cwd = os.getcwd()
     assert normalize_uri("t.lance") == normalize_uri("./t.lance") == f"{cwd}/t.lance"
-    assert normalize_uri("./run:1/t") == normalize_uri("x/../run:1/t".replace("run:1", "./run:1")) == f"{cwd}/run:1/t"
+    assert (
+        normalize_uri("./run:1/t")
+        == normalize_uri("x/../run:1/t".replace("run:1", "./run:1"))
+        == f"{cwd}/run:1/t"
+    )
     assert normalize_uri("file:///a%20b/%23") == normalize_uri("file:/a b/%23") == "/a b/#"
     assert normalize_uri("file://localhost/a") == "/a"
     assert normalize_uri("S3://Bucket/T/") == "s3://Bucket/T"

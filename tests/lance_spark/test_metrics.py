@@ -68,21 +68,32 @@ def run(script: str, folder: Path, **environment: str) -> str:
 
 def test_a_program_with_a_meter_provider_gets_metrics_of_jobs_commits_and_requests(tmp_path: Path):
     out = run(PROVIDER + WORK + REPORT, tmp_path / "db")
-    points: list[list[Any]] = json.loads(next(line for line in out.splitlines() if line.startswith("[[")))
+    points: list[list[Any]] = json.loads(
+        next(line for line in out.splitlines() if line.startswith("[["))
+    )
     seen = {(name, *sorted(attributes.values())): value for name, attributes, value in points}
     assert seen["lance_spark.jobs", "DONE", "backfill"] == 1
     assert seen["lance_spark.job.duration", "DONE", "backfill"] == 1
     assert seen["lance_spark.job.rows", "backfill", "computed"] == 9
     assert seen["lance_spark.job.rows", "backfill", "skipped"] == 1
     # Three commits of the table, and none of the history: creation, column, values.
-    assert seen["lance_spark.commits", "committed"] == seen["lance_spark.commit.duration", "committed"] == 3
+    assert (
+        seen["lance_spark.commits", "committed"]
+        == seen["lance_spark.commit.duration", "committed"]
+        == 3
+    )
     assert seen["lance_spark.commit.retries",] == 0
-    assert sum(value for name, _, value in points if name == "lance_object_store_requests_total") > 5
+    assert (
+        sum(value for name, _, value in points if name == "lance_object_store_requests_total") > 5
+    )
 
 
 @pytest.mark.long
 def test_without_a_provider_the_package_is_not_even_imported(tmp_path: Path):
-    out = run(f"import sys\n{WORK}\nprint([name for name in sys.modules if 'opentelemetry' in name])", tmp_path / "db")
+    out = run(
+        f"import sys\n{WORK}\nprint([name for name in sys.modules if 'opentelemetry' in name])",
+        tmp_path / "db",
+    )
     assert "[]" in out.splitlines()
 
 
@@ -103,7 +114,9 @@ for _ in range(4):
 
 
 @pytest.mark.long
-def test_python_processes_of_spark_follow_the_environment_variables_of_opentelemetry(tmp_path: Path):
+def test_python_processes_of_spark_follow_the_environment_variables_of_opentelemetry(
+    tmp_path: Path,
+):
     variables = {
         "OTEL_METRICS_EXPORTER": "console",
         "OTEL_METRIC_EXPORT_INTERVAL": "200",

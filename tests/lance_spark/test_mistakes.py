@@ -44,7 +44,9 @@ class Shop:
         rows.write.format("lance").mode("append").options(**options).save(self.table.uri)
 
     def addressed(self) -> DataFrame:
-        return self.load("t.lance", with_row_address=True).selectExpr("_rowaddr", "length(text) AS letters")
+        return self.load("t.lance", with_row_address=True).selectExpr(
+            "_rowaddr", "length(text) AS letters"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,9 @@ def plain(text: str) -> int:
 
 
 def backfilled(shop: Shop, function: Any) -> None:
-    shop.db.create_table("failing", [{"text": "text 25"}], mode="overwrite").add_columns({"x": function})
+    shop.db.create_table("failing", [{"text": "text 25"}], mode="overwrite").add_columns(
+        {"x": function}
+    )
     shop.db.open_table("failing").backfill("x")
 
 
@@ -100,9 +104,15 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.load("."),
         r"The folder has the tables lists\.lance, t\.lance\. Name one of them",
     ),
-    "a folder of Parquet files": (lambda shop: shop.load("parquet"), r"has Parquet files.*spark\.read\.parquet"),
+    "a folder of Parquet files": (
+        lambda shop: shop.load("parquet"),
+        r"has Parquet files.*spark\.read\.parquet",
+    ),
     "a Delta table": (lambda shop: shop.load("delta"), r"is a Delta table.*format\('delta'\)"),
-    "a file": (lambda shop: shop.load("file.txt"), r"it is a file\. A table is a folder\. Give the path of the folder"),
+    "a file": (
+        lambda shop: shop.load("file.txt"),
+        r"it is a file\. A table is a folder\. Give the path of the folder",
+    ),
     "a backfill without the option": (
         lambda shop: shop.save(shop.addressed()),
         r"has the column _rowaddr of a backfill.*Add option\('mode', 'backfill'\)",
@@ -112,14 +122,19 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         r"more: the table has no such column.*or add new columns with option\('mergeSchema', True\)",
     ),
     "addresses of no table": (
-        lambda shop: shop.save(shop.spark.range(2).selectExpr("id AS _rowaddr", "id AS letters"), mode="backfill"),
+        lambda shop: shop.save(
+            shop.spark.range(2).selectExpr("id AS _rowaddr", "id AS letters"), mode="backfill"
+        ),
         r"was not read from a Lance table.*option\('with_row_address', True\)",
     ),
     "a function of Spark in a filter": (
         lambda shop: shop.load("t.lance", filter="regexp_extract(text, 'a', 0) = 'a'"),
         r"Use regexp_extract, a function of Spark, in df\.filter",
     ),
-    "a name with the suffix": (lambda shop: shop.db.open_table("t.lance"), r"Leave out the suffix: open_table\('t'\)"),
+    "a name with the suffix": (
+        lambda shop: shop.db.open_table("t.lance"),
+        r"Leave out the suffix: open_table\('t'\)",
+    ),
     "a path as a name": (
         lambda shop: shop.db.open_table(shop.table.uri),
         r"lance_spark\.open_table\(path\) opens a table by its path",
@@ -132,7 +147,10 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: lance_spark.connect(shop.table.uri, shop.spark).create_table("x", [{"a": 1}]),
         r"cannot lie in another table.*Connect to its folder",
     ),
-    "no rows and no schema": (lambda shop: shop.db.create_table("none", []), r"has no columns.*Pass a schema"),
+    "no rows and no schema": (
+        lambda shop: shop.db.create_table("none", []),
+        r"has no columns.*Pass a schema",
+    ),
     "mixed types": (
         lambda shop: shop.db.create_table("mixed", [{"a": 1}, {"a": "x"}]),
         r"expected a number, got str 'x'.*column 'a', row 1",
@@ -141,7 +159,10 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         lambda shop: shop.table.add_columns({"x": plain}),
         r"'plain' is no UDF.*Decorate .* with @udf",
     ),
-    "a lambda": (lambda shop: shop.table.add_columns({"x": lambda text: 1}), r"'<lambda>' is no UDF.*with @udf"),
+    "a lambda": (
+        lambda shop: shop.table.add_columns({"x": lambda text: 1}),
+        r"'<lambda>' is no UDF.*with @udf",
+    ),
     "a UDF that raises": (
         lambda shop: backfilled(shop, number),
         r"UDF 'number' raised ValueError: invalid literal.*'text 25'.*on_error=skip_on_error\(\)",
@@ -159,15 +180,23 @@ OURS: dict[str, tuple[Callable[[Shop], object], str]] = {
         r"name the columns, or call create_fts_index",
     ),
     "a bucket that does not exist": (
-        lambda shop: missing_bucket("<Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>"),
+        lambda shop: missing_bucket(
+            "<Code>NoSuchBucket</Code><Message>The specified bucket does not exist</Message>"
+        ),
         r"Check the name of the bucket",
     ),
     "a bucket that does not exist, without a region": (
         lambda shop: missing_bucket("Failed to resolve region for bucket 'nobody'"),
         r"Check the name of the bucket",
     ),
-    "dbfs with one slash": (lambda shop: lance_spark.connect("dbfs:/tables"), r"Accepted: /dbfs/tables"),
-    "Hadoop's scheme of S3": (lambda shop: lance_spark.connect("s3a://bucket/tables"), r"Accepted: s3://bucket/tables"),
+    "dbfs with one slash": (
+        lambda shop: lance_spark.connect("dbfs:/tables"),
+        r"Accepted: /dbfs/tables",
+    ),
+    "Hadoop's scheme of S3": (
+        lambda shop: lance_spark.connect("s3a://bucket/tables"),
+        r"Accepted: s3://bucket/tables",
+    ),
 }
 """Mistakes, and a pattern that the first line of our message matches."""
 
@@ -203,11 +232,18 @@ SPARKS: dict[str, tuple[Callable[[Shop], object], str]] = {
     ),
     "partitions": (
         lambda shop: (
-            shop.addressed().write.format("lance").mode("append").partitionBy("letters").save(f"{shop.folder}/p.lance")
+            shop.addressed()
+            .write.format("lance")
+            .mode("append")
+            .partitionBy("letters")
+            .save(f"{shop.folder}/p.lance")
         ),
         "requirement failed: The provided partitioning or clustering columns do not match the existing table's",
     ),
-    "a table as Parquet": (lambda shop: shop.spark.read.parquet(shop.table.uri), "[UNABLE_TO_INFER_SCHEMA]"),
+    "a table as Parquet": (
+        lambda shop: shop.spark.read.parquet(shop.table.uri),
+        "[UNABLE_TO_INFER_SCHEMA]",
+    ),
     "a path in SQL": (
         lambda shop: shop.spark.sql(f"SELECT * FROM lance.`{shop.table.uri}`"),
         "[UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY]",

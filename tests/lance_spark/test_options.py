@@ -70,12 +70,18 @@ def test_a_read_option_is_parsed_to_its_type(name: str, text: str, value: object
 
 
 @pytest.mark.parametrize(("name", "text"), BAD_READ)
-def test_a_malformed_read_option_is_named_with_its_value_and_what_is_accepted(name: str, text: str) -> None:
+def test_a_malformed_read_option_is_named_with_its_value_and_what_is_accepted(
+    name: str, text: str
+) -> None:
     with pytest.raises(OptionError) as caught:
         ReadOptions.parse({"path": "/t", name: text})
     assert caught.value.option == name
     assert caught.value.value == text
-    assert name in str(caught.value) and repr(text) in str(caught.value) and "Accepted:" in str(caught.value)
+    assert (
+        name in str(caught.value)
+        and repr(text) in str(caught.value)
+        and "Accepted:" in str(caught.value)
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +107,8 @@ def test_a_malformed_write_option_is_named_with_its_value(name: str, text: str) 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "suggestion"), [("with_row_adress", "with_row_address"), ("colums", "columns"), ("versoin", "version")]
+    ("wrong", "suggestion"),
+    [("with_row_adress", "with_row_address"), ("colums", "columns"), ("versoin", "version")],
 )
 def test_an_unknown_option_gets_the_nearest_known_name(wrong: str, suggestion: str) -> None:
     with pytest.raises(OptionError, match=f"did you mean '{suggestion}'"):
@@ -152,11 +159,20 @@ CREATED = {
 
 def test_a_catalog_table_is_made_with_options_for_its_reads_and_for_its_writes() -> None:
     options = options_of_create_table(CREATED)
-    assert options == {"path": "/t", "version": "3", "max_rows_per_file": "7", "storage.region": "x"}
+    assert options == {
+        "path": "/t",
+        "version": "3",
+        "max_rows_per_file": "7",
+        "storage.region": "x",
+    }
     stored = {**options, "lancespark.table": "version,max_rows_per_file,storage.region"}
     reads, writes = ReadOptions.parse(stored), WriteOptions.parse(stored)
     assert (reads.version, reads.storage, reads.path) == ("3", (("region", "x"),), "/t")
-    assert (writes.version, writes.max_rows_per_file, writes.storage) == (None, 7, (("region", "x"),))
+    assert (writes.version, writes.max_rows_per_file, writes.storage) == (
+        None,
+        7,
+        (("region", "x"),),
+    )
     with pytest.raises(OptionError, match="max_rows_per_file"):
         ReadOptions.parse({**stored, "lancespark.table": "version"})
 
@@ -173,8 +189,12 @@ def test_options_of_other_formats_are_refused_with_what_to_do(
         cls.parse({"path": "/t", option.lower(): "true"})
 
 
-@pytest.mark.parametrize("wrong", [{"option.max_rows_per_file": "many"}, {"option.max_rows_per_fil": "3"}])
-def test_a_wrong_option_of_a_catalog_table_is_refused_when_it_is_made(wrong: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"option.max_rows_per_file": "many"}, {"option.max_rows_per_fil": "3"}]
+)
+def test_a_wrong_option_of_a_catalog_table_is_refused_when_it_is_made(
+    wrong: dict[str, str],
+) -> None:
     with pytest.raises(OptionError, match="max_rows_per_file"):
         options_of_create_table({**CREATED, **wrong})
 
@@ -201,15 +221,22 @@ def test_any_text_gives_options_or_our_error(name: str, text: str) -> None:
 
 def test_internal_options_are_errors() -> None:
     refuse_internal({"path": "/t", "limit": "1", "lancespark.write": VIEW_MARK})
-    for options in ({"path": "/t", "lancespark.write": "{}"}, {"lancespark.table": "a"}, {"lancespark.by": "0"}):
+    for options in (
+        {"path": "/t", "lancespark.write": "{}"},
+        {"lancespark.table": "a"},
+        {"lancespark.by": "0"},
+    ):
         with pytest.raises(
-            OptionError, match=r"Option 'lancespark\.\w+' is internal\. Nothing was done\. Leave it out"
+            OptionError,
+            match=r"Option 'lancespark\.\w+' is internal\. Nothing was done\. Leave it out",
         ):
             refuse_internal(options)
 
 
 def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
-    source = (Path(__file__).parents[2] / "java/src/main/java/lancespark/LanceSource.java").read_text()
+    source = (
+        Path(__file__).parents[2] / "java/src/main/java/lancespark/LanceSource.java"
+    ).read_text()
     quoted = VIEW_MARK.replace('"', '\\"')
     assert f'VIEW_MARK = "{quoted}"' in re.sub(r"\s+", " ", source)
 

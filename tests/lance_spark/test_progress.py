@@ -73,9 +73,19 @@ def stages(lines: list[str]) -> list[str]:
 
 def test_two_jobs_have_whole_lines_whatever_is_printed_and_logged(tmp_path: Path):
     lines = rendered(written_to_terminal(TWO_JOBS, folder=tmp_path))
-    of_steps = [[f"print {n}", f"error {n}", f"WARNING log {n}", f"own {n}", f"ERROR own {n}"] for n in range(1, 5)]
+    of_steps = [
+        [f"print {n}", f"error {n}", f"WARNING log {n}", f"own {n}", f"ERROR own {n}"]
+        for n in range(1, 5)
+    ]
     messages = [line for line in lines if line and not stages([line])]
-    assert messages == [*of_steps[0] * 2, *of_steps[1] * 2, *of_steps[2] * 2, *of_steps[3], "after", "WARNING after"]
+    assert messages == [
+        *of_steps[0] * 2,
+        *of_steps[1] * 2,
+        *of_steps[2] * 2,
+        *of_steps[3],
+        "after",
+        "WARNING after",
+    ]
     stages_shown = stages(lines)
     assert all(line.startswith("a_table_with_a_name") for line in stages_shown[:3])
     assert [line.partition("… ")[2] for line in stages_shown[:3]] == [
@@ -111,13 +121,19 @@ def test_without_a_terminal_nothing_is_shown(capfd: pytest.CaptureFixture[str]):
     assert capfd.readouterr() == ("", "")
 
 
-def test_where_it_is_asked_for_the_end_is_shown_without_control_characters(capfd: pytest.CaptureFixture[str]):
+def test_where_it_is_asked_for_the_end_is_shown_without_control_characters(
+    capfd: pytest.CaptureFixture[str],
+):
     progress = Progress("t.a", enabled=True)
     progress.start(10, 1)
     progress.update(rows=10, written=1, committed=1)
     progress.close("DONE")
     output = capfd.readouterr()
-    assert output.out == "" and len(output.err.splitlines()) == 3 and "10 of 10 rows computed DONE" in output.err
+    assert (
+        output.out == ""
+        and len(output.err.splitlines()) == 3
+        and "10 of 10 rows computed DONE" in output.err
+    )
     assert not set(output.err) & {"\x1b", "\r"}
 
 
@@ -146,7 +162,9 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
     return outputs
 
 
-def test_a_notebook_has_one_output_for_each_job(cell: list[list[str]], capfd: pytest.CaptureFixture[str]):
+def test_a_notebook_has_one_output_for_each_job(
+    cell: list[list[str]], capfd: pytest.CaptureFixture[str]
+):
     first, second = Progress("t.<a>"), Progress("t.b")
     first.start(1000, 2)
     second.start(0, 0, commits=False)
@@ -159,8 +177,13 @@ def test_a_notebook_has_one_output_for_each_job(cell: list[list[str]], capfd: py
     second.close("FAILED")
     assert len(cell) == 2 and len(cell[0]) < 10, "not shown at each update"
     assert cell[0][-1].count("<tr>") == 3 and "t.&lt;a&gt;" in cell[0][-1]
-    assert '<progress max="1000" value="1000"></progress></td><td>1,000 of 1,000 rows computed DONE</td>' in cell[0][-1]
-    assert "0 of 0 rows computed FAILED" in cell[1][-1] and cell[1][-1].count("<tr>") == 2, "without commits"
+    assert (
+        '<progress max="1000" value="1000"></progress></td><td>1,000 of 1,000 rows computed DONE</td>'
+        in cell[0][-1]
+    )
+    assert "0 of 0 rows computed FAILED" in cell[1][-1] and cell[1][-1].count("<tr>") == 2, (
+        "without commits"
+    )
     assert capfd.readouterr() == ("", "")
 
 

@@ -61,7 +61,9 @@ def test_a_dataframe_is_written_and_read_in_any_thread(
 ) -> None:
     df = spark.range(10)
     elsewhere(lambda: write(df, table_path))
-    assert elsewhere(lambda: spark.read.format("lance").load(table_path).filter("id < 3").count()) == 3
+    assert (
+        elsewhere(lambda: spark.read.format("lance").load(table_path).filter("id < 3").count()) == 3
+    )
     elsewhere(lambda: df.write.format("lance").mode("overwrite").save(table_path))
     assert lance.dataset(table_path).version == 2
 
@@ -103,7 +105,9 @@ def test_threads_at_once_write_with_their_own_sessions(spark: SparkSession, tmp_
 
 def without_the_rule(folder: str) -> None:
     """Runs in another process, in a JVM without the rule: prints one line of JSON."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     other_session = spark.newSession()
     db = lance_spark.connect(folder, spark)
 
@@ -120,7 +124,14 @@ def without_the_rule(folder: str) -> None:
             active is not None and active._jsparkSession.equals(spark._jsparkSession),
         ]
 
-    print(json.dumps([in_a_pool(work), in_a_pool(lambda: lance_spark.connect(folder).spark.version == spark.version)]))
+    print(
+        json.dumps(
+            [
+                in_a_pool(work),
+                in_a_pool(lambda: lance_spark.connect(folder).spark.version == spark.version),
+            ]
+        )
+    )
     spark.stop()
 
 
@@ -128,8 +139,16 @@ def without_the_rule(folder: str) -> None:
 @pytest.mark.classic
 def test_the_table_api_needs_no_rule_in_a_thread(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
-    environment |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
-    command = [sys.executable, "-c", f"from {__name__} import *; without_the_rule({str(tmp_path)!r})"]
+    environment |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": JVM_OPTIONS,
+    }
+    command = [
+        sys.executable,
+        "-c",
+        f"from {__name__} import *; without_the_rule({str(tmp_path)!r})",
+    ]
     process = subprocess.run(
         command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment, check=False
     )

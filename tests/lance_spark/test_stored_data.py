@@ -29,7 +29,8 @@ WRITTEN_WITH_PYTHON = (3, 11)
 """Stored code holds bytecode of this release of Python."""
 
 runs_stored_code = pytest.mark.skipif(
-    sys.version_info[:2] != WRITTEN_WITH_PYTHON, reason="bytecode of another Python release cannot run"
+    sys.version_info[:2] != WRITTEN_WITH_PYTHON,
+    reason="bytecode of another Python release cannot run",
 )
 
 Calls = Callable[[], Counter[str]]
@@ -77,7 +78,9 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
 
 
 @pytest.mark.sample(1)
-def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(stored: Path, db: Connection) -> None:
+def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(
+    stored: Path, db: Connection
+) -> None:
     expected = json.loads((stored / "expected.json").read_text())
     assert sorted(expected) == db.table_names()
     for name, facts in expected.items():
@@ -91,7 +94,9 @@ def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(stored: 
     assert list(db.open_table("docs").tags.list()) == ["release"]
     assert db.open_table("small", branch="dev").count_rows() == 55
     skipped = [error for error in db.open_table("docs").get_errors() if error.outcome == "skipped"]
-    assert [(error.error_type, error.error_message) for error in skipped] == [("ValueError", "seven is skipped")]
+    assert [(error.error_type, error.error_message) for error in skipped] == [
+        ("ValueError", "seven is skipped")
+    ]
 
 
 @runs_stored_code
@@ -107,7 +112,11 @@ def test_stored_tables_have_their_rows_jobs_tags_branches_and_manifests(stored: 
         ("rounded", "rounded", APPENDED),
         ("scale", "scale", APPENDED),
         ("prefixed", "prefixed", APPENDED),
-        ("price_with_tax", "price_with_tax", 10 + APPENDED),  # checkpoints hold ten rows of the failed fragment
+        (
+            "price_with_tax",
+            "price_with_tax",
+            10 + APPENDED,
+        ),  # checkpoints hold ten rows of the failed fragment
     ],
 )
 def test_a_backfill_of_a_stored_column_calls_its_udf_for_new_and_unfinished_rows_alone(
@@ -120,7 +129,10 @@ def test_a_backfill_of_a_stored_column_calls_its_udf_for_new_and_unfinished_rows
     assert docs.to_arrow(columns=["id", column], filter="id < 40").equals(before)
     version = docs.version
     docs.backfill(column)
-    assert (set(calls()) - {"odd_only"}, docs.version) == (set(), version)  # every backfill calls the skipped row
+    assert (set(calls()) - {"odd_only"}, docs.version) == (
+        set(),
+        version,
+    )  # every backfill calls the skipped row
 
 
 @runs_stored_code
@@ -138,7 +150,8 @@ def test_values_of_a_compacted_stored_table_are_known_and_its_branch_is_backfill
 
 @runs_stored_code
 @pytest.mark.parametrize(
-    ("name", "rows"), [("letters", 1), ("loud", 1), ("scale", 0), ("odd_only", 1), ("price_with_tax", 0)]
+    ("name", "rows"),
+    [("letters", 1), ("loud", 1), ("scale", 0), ("odd_only", 1), ("price_with_tax", 0)],
 )
 def test_registering_an_unchanged_udf_again_keeps_the_values_of_a_stored_column(
     db: Connection, calls: Calls, name: str, rows: int
@@ -163,7 +176,9 @@ def test_a_stored_column_knows_which_of_its_values_are_stale(db: Connection, cal
 @pytest.mark.sample(1)
 @runs_stored_code
 @pytest.mark.spark
-def test_stored_views_refresh_what_changed_in_their_source(db: Connection, spark: SparkSession) -> None:
+def test_stored_views_refresh_what_changed_in_their_source(
+    db: Connection, spark: SparkSession
+) -> None:
     even = db.open_table("even_docs").refresh()
     assert (even.rows_added, even.rows_removed, even.rows_computed) == (3, 0, 3)
     cheap = db.open_table("cheap_docs").refresh()
@@ -177,7 +192,9 @@ def test_stored_views_refresh_what_changed_in_their_source(db: Connection, spark
     documents: int = sum(lengths.to_arrow()["documents"].to_pylist())
     assert documents == db.open_table("docs").count_rows() == 64
     again = [db.open_table(name).refresh() for name in ("even_docs", "cheap_docs", "words")]
-    assert [(result.rows_added, result.rows_removed, result.rows_computed) for result in again] == [(0, 0, 0)] * 3
+    assert [(result.rows_added, result.rows_removed, result.rows_computed) for result in again] == [
+        (0, 0, 0)
+    ] * 3
 
 
 @pytest.mark.spark

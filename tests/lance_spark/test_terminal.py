@@ -44,7 +44,9 @@ print(logging.getLogger("pylance").level, lance.log.get_log_level())
 
 
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "LANCE_"))}
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "LANCE_"))
+    }
     return subprocess.run(
         [sys.executable, "-c", script, str(folder)],
         capture_output=True,

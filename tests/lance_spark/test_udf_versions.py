@@ -39,8 +39,12 @@ def _use(token: Token) -> Callable[..., int]:
     return use
 
 
-def test_a_udf_whose_pickled_form_differs_each_time_is_found_again(tmp_path: Path, jobs: Any) -> None:
-    table = lance_spark.connect(str(tmp_path), jobs, progress=False).create_table("t", [{"id": i} for i in range(3)])
+def test_a_udf_whose_pickled_form_differs_each_time_is_found_again(
+    tmp_path: Path, jobs: Any
+) -> None:
+    table = lance_spark.connect(str(tmp_path), jobs, progress=False).create_table(
+        "t", [{"id": i} for i in range(3)]
+    )
     function = udf(_use(Token()), name="use", version="1")
     table.add_columns({"n": (function, ["id"])})
     table.backfill("n")
@@ -51,7 +55,9 @@ def test_a_udf_whose_pickled_form_differs_each_time_is_found_again(tmp_path: Pat
     assert table.to_arrow()["n"].to_pylist() == [0, 1, 2, 3]
 
 
-def test_another_order_of_rules_is_another_version_and_computes_all_rows(tmp_path: Path, jobs: Any) -> None:
+def test_another_order_of_rules_is_another_version_and_computes_all_rows(
+    tmp_path: Path, jobs: Any
+) -> None:
     rows = [{"id": i, "text": "refund for order"} for i in range(4)]
     table = lance_spark.connect(str(tmp_path), jobs, progress=False).create_table("t", rows)
     table.add_columns({"label": _labels({"order": "ORDER", "refund": "REFUND"})})

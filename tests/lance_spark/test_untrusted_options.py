@@ -60,21 +60,41 @@ def path(table_path: str) -> str:
 
 def specs(payload: str) -> list[str]:
     """Returns values of `lancespark.scan` with a payload in every place that could be unpickled."""
-    udt = {"type": "udt", "pyClass": "no_module.C", "class": None, "sqlType": "long", "serializedClass": payload}
-    struct = {"type": "struct", "fields": [{"name": "id", "type": udt, "nullable": True, "metadata": {}}]}
+    udt = {
+        "type": "udt",
+        "pyClass": "no_module.C",
+        "class": None,
+        "sqlType": "long",
+        "serializedClass": payload,
+    }
+    struct = {
+        "type": "struct",
+        "fields": [{"name": "id", "type": udt, "nullable": True, "metadata": {}}],
+    }
     predicate = {"op": "=", "args": [{"op": "col", "name": ["id"], "type": "bigint"}, payload]}
-    texts = [{"base": payload}, {"pin": payload}, {"columns": struct}, {"columns": json.dumps(struct)}]
-    return [json.dumps(text) for text in [*texts, {"predicate": predicate}, payload, [payload]]] + [payload]
+    texts = [
+        {"base": payload},
+        {"pin": payload},
+        {"columns": struct},
+        {"columns": json.dumps(struct)},
+    ]
+    return [json.dumps(text) for text in [*texts, {"predicate": predicate}, payload, [payload]]] + [
+        payload
+    ]
 
 
-def test_a_scan_option_of_a_user_is_refused_and_nothing_in_it_is_run(path: str, payload: str, proof: Path):
+def test_a_scan_option_of_a_user_is_refused_and_nothing_in_it_is_run(
+    path: str, payload: str, proof: Path
+):
     for spec in specs(payload):
         with pytest.raises(OptionError, match=r"lancespark\.scan"):
             LanceDataSource({"path": path, "lancespark.scan": spec}).schema()
     assert not proof.exists()
 
 
-def test_a_view_in_sql_runs_nothing_of_its_scan_option(spark: SparkSession, path: str, payload: str, proof: Path):
+def test_a_view_in_sql_runs_nothing_of_its_scan_option(
+    spark: SparkSession, path: str, payload: str, proof: Path
+):
     for spec in specs(payload):
         with pytest.raises(PySparkException, match=r"OptionError.*lancespark\.scan"):
             spark.sql(
@@ -83,7 +103,9 @@ def test_a_view_in_sql_runs_nothing_of_its_scan_option(spark: SparkSession, path
     assert not proof.exists()
 
 
-def test_a_write_option_of_a_user_is_refused_and_nothing_in_it_is_run(path: str, payload: str, proof: Path):
+def test_a_write_option_of_a_user_is_refused_and_nothing_in_it_is_run(
+    path: str, payload: str, proof: Path
+):
     empty = {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
     for spec in [payload, json.dumps(payload), "{}", json.dumps({**empty, "snapshots": [payload]})]:
         source = LanceDataSource({"path": path, "lancespark.write": spec})
@@ -110,7 +132,9 @@ def test_a_pin_takes_no_storage_options_along(path: str):
 
 def test_an_answer_of_a_task_is_not_unpickled(path: str, payload: str, proof: Path):
     schema = StructType([StructField("id", LongType())]).json()
-    planned = plan_write({"options": {"path": path}, "schema": schema, "overwrite": False, "write": None})
+    planned = plan_write(
+        {"options": {"path": path}, "schema": schema, "overwrite": False, "write": None}
+    )
     packed = base64.b64encode(zlib.compress(base64.b64decode(payload))).decode()
     for answer in (payload, packed):
         with pytest.raises((ValueError, zlib.error)):

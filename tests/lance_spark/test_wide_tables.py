@@ -29,10 +29,14 @@ def write_tables(folder: Path, columns: int) -> None:
     """Writes the same rows as a Lance table and as Parquet files."""
     ids = np.arange(ROWS * FRAGMENTS)
     rows = pa.table({"id": ids, **{f"c{number}": ids * 1.0 for number in range(columns - 1)}})
-    lance.write_dataset(rows, folder / f"t{columns}.lance", max_rows_per_file=ROWS, enable_stable_row_ids=True)
+    lance.write_dataset(
+        rows, folder / f"t{columns}.lance", max_rows_per_file=ROWS, enable_stable_row_ids=True
+    )
     (folder / f"p{columns}").mkdir()
     for number in range(FRAGMENTS):
-        pq.write_table(rows.slice(number * ROWS, ROWS), folder / f"p{columns}" / f"{number}.parquet")
+        pq.write_table(
+            rows.slice(number * ROWS, ROWS), folder / f"p{columns}" / f"{number}.parquet"
+        )
 
 
 def ratio(ours: Callable[[], object], other: Callable[[], object]) -> float:
@@ -89,6 +93,8 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("statement", STATEMENTS)
 @pytest.mark.usefixtures("lake")
-def test_statements_of_one_column_take_at_most_three_times_as_long(spark: SparkSession, statement: str):
+def test_statements_of_one_column_take_at_most_three_times_as_long(
+    spark: SparkSession, statement: str
+):
     wide, narrow = (STATEMENTS[statement].format(table=f"t{columns}") for columns in (WIDE, NARROW))
     assert ratio(lambda: spark.sql(wide), lambda: spark.sql(narrow)) <= MOST_OF_NARROW

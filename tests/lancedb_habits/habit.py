@@ -88,6 +88,10 @@ def agree(ours: object, theirs: object) -> bool:
         return ours.keys() == theirs.keys() and all(agree(ours[key], theirs[key]) for key in ours)
     if isinstance(ours, float) and isinstance(theirs, float):
         return abs(ours - theirs) < 1e-4
-    if isinstance(ours, str) and isinstance(theirs, str) and all(hasattr(builtins, name) for name in ours.split("|")):
+    if (
+        isinstance(ours, str)
+        and isinstance(theirs, str)
+        and all(hasattr(builtins, name) for name in ours.split("|"))
+    ):
         return theirs in ours.split("|") or ours == theirs
     return ours == theirs

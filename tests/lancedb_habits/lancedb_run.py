@@ -22,7 +22,9 @@ def main(folder: Path) -> None:
         names.__dict__.update(vars(importlib.import_module(module)))
 
     def index_text(table: Any, column: str) -> None:
-        table.create_index(column, config=names.FTS(with_position=True, stem=False, remove_stop_words=False))
+        table.create_index(
+            column, config=names.FTS(with_position=True, stem=False, remove_stop_words=False)
+        )
 
     pydantic = importlib.import_module("lancedb.pydantic")
     helpers = Helpers(

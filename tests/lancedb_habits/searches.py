@@ -18,11 +18,15 @@ VECTOR = pa.list_(pa.float32(), 2)
 
 
 def points(db: Any) -> Any:
-    return db.create_table("points", pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2]}))
+    return db.create_table(
+        "points", pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2]})
+    )
 
 
 def texts(db: Any, h: Helpers) -> Any:
-    table = db.create_table("texts", pa.table({"id": range(4), "text": TEXTS, "title": TEXTS[::-1]}))
+    table = db.create_table(
+        "texts", pa.table({"id": range(4), "text": TEXTS, "title": TEXTS[::-1]})
+    )
     h.index_text(table, "text")
     h.index_text(table, "title")
     return table
@@ -133,7 +137,8 @@ def lists_of_vectors_are_compared_as_lists(db: Any, h: Helpers) -> Any:
     two = table.search([[1.0, 2.0], [1.0, 2.0]]).distance_type("cosine")
     doubled = abs(two.to_list()[1]["_distance"] - 2 * one.to_list()[1]["_distance"]) < 1e-6
     errors = h.errors(
-        lambda: table.search([1.0, 2.0, 3.0]).to_list(), lambda: table.search([[1.0, 2.0], [1.0, 2.0, 3.0]]).to_list()
+        lambda: table.search([1.0, 2.0, 3.0]).to_list(),
+        lambda: table.search([[1.0, 2.0], [1.0, 2.0, 3.0]]).to_list(),
     )
     return [ids(two), doubled, errors]
 
@@ -158,7 +163,9 @@ def repeated_conditions_are_combined(db: Any, h: Helpers) -> Any:
 
 @habit([])
 def a_search_of_an_empty_table_is_empty(db: Any, h: Helpers) -> Any:
-    table = db.create_table("empty", schema=pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()}))
+    table = db.create_table(
+        "empty", schema=pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()})
+    )
     return table.search([1.0, 2.0]).limit(5).to_list()
 
 
@@ -208,7 +215,11 @@ def queries_combine(db: Any, h: Helpers) -> Any:
         ids(table.search(names.BoostQuery(puppy, slowly, negative_boost=0.5))),
         ids(table.search(puppy & slowly)),
         sorted(ids(table.search(puppy | cars))),
-        ids(table.search(names.BooleanQuery([(names.Occur.MUST, puppy), (names.Occur.MUST, slowly)]))),
+        ids(
+            table.search(
+                names.BooleanQuery([(names.Occur.MUST, puppy), (names.Occur.MUST, slowly)])
+            )
+        ),
         ids(table.search(not_slowly)),
     ]
 
@@ -227,18 +238,32 @@ def words_need_an_index(db: Any, h: Helpers) -> Any:
 
 @habit([[0, 1, 2], 1])
 def hybrid_searches_fuse_both(db: Any, h: Helpers) -> Any:
-    rows = pa.table({"vector": pa.array(POINTS, pa.list_(pa.float32(), 2)), "id": range(3), "text": TEXTS[:3]})
+    rows = pa.table(
+        {"vector": pa.array(POINTS, pa.list_(pa.float32(), 2)), "id": range(3), "text": TEXTS[:3]}
+    )
     table = db.create_table("hybrid", rows)
     h.index_text(table, "text")
     search = table.search(query_type="hybrid").vector(POINTS[1]).text("slowly")
     return [sorted(ids(search)), search.to_list()[0]["id"]]
 
 
-@habit(["id", "_distance", "_score", "_relevance_score"], differs="LanceDB's result lacks the two single scores")
+@habit(
+    ["id", "_distance", "_score", "_relevance_score"],
+    differs="LanceDB's result lacks the two single scores",
+)
 def hybrid_searches_have_three_scores(db: Any, h: Helpers) -> Any:
-    table = db.create_table("hybrid", pa.table({"vector": pa.array(POINTS, VECTOR), "id": range(3), "text": TEXTS[:3]}))
+    table = db.create_table(
+        "hybrid", pa.table({"vector": pa.array(POINTS, VECTOR), "id": range(3), "text": TEXTS[:3]})
+    )
     h.index_text(table, "text")
-    return table.search(query_type="hybrid").vector(POINTS[1]).text("slowly").select(["id"]).to_arrow().schema.names
+    return (
+        table.search(query_type="hybrid")
+        .vector(POINTS[1])
+        .text("slowly")
+        .select(["id"])
+        .to_arrow()
+        .schema.names
+    )
 
 
 @habit([["price_idx"], [["price"]], 5, 0, 5], jobs="inline")
@@ -256,7 +281,9 @@ def indexes_are_described(db: Any, h: Helpers) -> Any:
     table.create_scalar_index("price")
     table.add([{"id": 9, "price": 9}])
     (index,) = table.list_indices()
-    kinds = [type(value).__name__ for value in (index.index_uuid, index.created_at, index.index_version)]
+    kinds = [
+        type(value).__name__ for value in (index.index_uuid, index.created_at, index.index_version)
+    ]
     counts = [index.num_indexed_rows, index.num_unindexed_rows, index.num_segments]
     is_same = index["index_details"] == index.index_details
     return [*counts, kinds, (index.size_bytes or 0) > 0, index.index_details, is_same]
@@ -271,7 +298,10 @@ def unknown_languages_are_value_errors(db: Any, h: Helpers) -> Any:
     )
 
 
-@habit(["RuntimeError"], differs="LanceDB returns None for an unknown index, and lance-spark raises an error")
+@habit(
+    ["RuntimeError"],
+    differs="LanceDB returns None for an unknown index, and lance-spark raises an error",
+)
 def statistics_are_of_an_index(db: Any, h: Helpers) -> Any:
     table = points(db)
     return h.errors(lambda: table.index_stats("none"))
@@ -287,7 +317,10 @@ def indexes_have_paths_of_nested_fields(db: Any, h: Helpers) -> Any:
     return [index.columns for index in sorted(table.list_indices(), key=lambda index: index.name)]
 
 
-@habit([["BITMAP"], ["BTREE"], ["FTS"], ["LABEL_LIST"], ["BTree", "Bitmap", "LabelList", "FTS"]], jobs="inline")
+@habit(
+    [["BITMAP"], ["BTREE"], ["FTS"], ["LABEL_LIST"], ["BTree", "Bitmap", "LabelList", "FTS"]],
+    jobs="inline",
+)
 def create_index_takes_a_config(db: Any, h: Helpers) -> Any:
     rows = [{"a": i, "b": i, "text": "x y", "tags": ["x"]} for i in range(5)]
     table = db.create_table("t", rows)
@@ -307,7 +340,11 @@ VECTOR_KINDS = ["IvfFlat", "IvfSq", "IvfPq", "IvfRq", "HnswFlat", "HnswSq", "Hns
 @habit(
     [
         *(["IVF_FLAT", "IvfFlat"], ["IVF_SQ", "IvfSq"], ["IVF_PQ", "IvfPq"], ["IVF_RQ", "IvfRq"]),
-        *(["IVF_HNSW_FLAT", "IvfHnswFlat"], ["IVF_HNSW_SQ", "IvfHnswSq"], ["IVF_HNSW_PQ", "IvfHnswPq"]),
+        *(
+            ["IVF_HNSW_FLAT", "IvfHnswFlat"],
+            ["IVF_HNSW_SQ", "IvfHnswSq"],
+            ["IVF_HNSW_PQ", "IvfHnswPq"],
+        ),
         [7] * 7,
     ],
     jobs="spark",
@@ -315,7 +352,8 @@ VECTOR_KINDS = ["IvfFlat", "IvfSq", "IvfPq", "IvfRq", "HnswFlat", "HnswSq", "Hns
 def create_index_takes_configs_of_vectors(db: Any, h: Helpers) -> Any:
     vectors = np.random.default_rng(0).random((300, 8), np.float32)
     table = db.create_table(
-        "t", pa.table({"id": range(300), "vector": pa.array(list(vectors), pa.list_(pa.float32(), 8))})
+        "t",
+        pa.table({"id": range(300), "vector": pa.array(list(vectors), pa.list_(pa.float32(), 8))}),
     )
     kinds, nearest = [], []
     for name in VECTOR_KINDS:
@@ -332,7 +370,10 @@ def tokens_of_an_index_have_options(db: Any, h: Helpers) -> Any:
     texts_ = ["hello world", "sad day", "lance database", "lance is cool"]
     table = db.create_table("t", pa.table({"id": range(4), "text": texts_}))
     table.create_index("text", config=h.names.FTS(base_tokenizer="ngram"))
-    found = [sorted(ids(table.search("lan", query_type="fts"))), ids(table.search("la", query_type="fts"))]
+    found = [
+        sorted(ids(table.search("lan", query_type="fts"))),
+        ids(table.search("la", query_type="fts")),
+    ]
     config = h.names.FTS(stem=False, remove_stop_words=True, custom_stop_words=["lance"])
     table.create_index("text", config=config)
     return [*found, ids(table.search("lance", query_type="fts"))]
@@ -344,7 +385,10 @@ def fast_search_leaves_out_rows_without_index(db: Any, h: Helpers) -> Any:
     table.create_index("vector", config=h.names.IvfFlat(num_partitions=1))
     table.add(pa.table({"vector": pa.array([[0.0, 0.0]], VECTOR), "id": [9]}))
     near = [1.0, 2.0]
-    return [ids(table.search(near).fast_search().limit(1)), sorted(ids(table.search(near).fast_search().limit(2)))]
+    return [
+        ids(table.search(near).fast_search().limit(1)),
+        sorted(ids(table.search(near).fast_search().limit(2))),
+    ]
 
 
 @habit(["ValueError", "ValueError", "RuntimeError", "RuntimeError"], jobs="inline")
@@ -383,7 +427,14 @@ def rows_are_ordered_by_columns(db: Any, h: Helpers) -> Any:
     differs="LanceDB fails if the column of the order is not selected, and ignores the order of a hybrid search",
 )
 def orders_need_no_selected_column(db: Any, h: Helpers) -> Any:
-    rows = pa.table({"vector": pa.array(POINTS, VECTOR), "id": [0, 1, 2], "price": [5, None, 9], "text": TEXTS[:3]})
+    rows = pa.table(
+        {
+            "vector": pa.array(POINTS, VECTOR),
+            "id": [0, 1, 2],
+            "price": [5, None, 9],
+            "text": TEXTS[:3],
+        }
+    )
     table = db.create_table("t", rows)
     h.index_text(table, "text")
     hybrid = table.search(query_type="hybrid").vector([0.0, 0.0]).text("puppy").limit(2)
@@ -406,12 +457,20 @@ def rows_are_taken_by_number(db: Any, h: Helpers) -> Any:
 
 
 @habit(
-    [[["run", 0], ["cafe", 2]], [["run", 0], ["cafe", 2]], ["ValueError", "ValueError", "ValueError"]], jobs="inline"
+    [
+        [["run", 0], ["cafe", 2]],
+        [["run", 0], ["cafe", 2]],
+        ["ValueError", "ValueError", "ValueError"],
+    ],
+    jobs="inline",
 )
 def indexes_split_texts(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", pa.table({"id": [1], "text": ["a"]}))
     table.create_index("text", config=h.names.FTS(), name="words")
-    words = [table.tokenize("Running in cafés", column="text"), table.tokenize("Running in cafés", index_name="words")]
+    words = [
+        table.tokenize("Running in cafés", column="text"),
+        table.tokenize("Running in cafés", index_name="words"),
+    ]
     errors = h.errors(
         lambda: table.tokenize("a"),
         lambda: table.tokenize("a", column="text", index_name="words"),
@@ -435,24 +494,33 @@ def queries_have_a_timeout(db: Any, h: Helpers) -> Any:
 def plans_are_analyzed(db: Any, h: Helpers) -> Any:
     table = points(db)
     return [
-        "output_rows=" in query.analyze_plan() for query in (table.search().where("id > 0"), table.search([0.0, 0.0]))
+        "output_rows=" in query.analyze_plan()
+        for query in (table.search().where("id > 0"), table.search([0.0, 0.0]))
     ]
 
 
 @habit([[[0.0, 0.25, 1.0], [0.0, 1.0]], [[0.0, 0.5, 1.0], [0.0, 1.0]], ["ValueError"]])
 def rerankers_get_normalized_scores(db: Any, h: Helpers) -> Any:
     rows = pa.table(
-        {"vector": pa.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]], VECTOR), "id": range(3), "text": TEXTS[:3]}
+        {
+            "vector": pa.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]], VECTOR),
+            "id": range(3),
+            "text": TEXTS[:3],
+        }
     )
     table = db.create_table("hybrid", rows)
     h.index_text(table, "text")
     scores: list[list[list[float]]] = []
 
     class Spy(h.modules["rerankers"].Reranker if h.is_lancedb else object):  # type: ignore[misc]
-        def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
+        def rerank_hybrid(
+            self, query: str, vector_results: pa.Table, fts_results: pa.Table
+        ) -> pa.Table:
             pairs = ((vector_results, "_distance"), (fts_results, "_score"))
             scores.append([sorted(part[name].to_pylist()) for part, name in pairs])
-            return vector_results.append_column("_relevance_score", vector_results["id"].cast("float32"))
+            return vector_results.append_column(
+                "_relevance_score", vector_results["id"].cast("float32")
+            )
 
     search = table.search(query_type="hybrid").vector([0.0, 0.0]).text("puppy slowly")
     search.rerank(Spy()).to_list()

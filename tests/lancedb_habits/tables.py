@@ -52,10 +52,15 @@ def exist_ok_opens_the_table(db: Any, h: Helpers) -> Any:
 @habit(["ValueError"])
 def exist_ok_refuses_another_schema(db: Any, h: Helpers) -> Any:
     db.create_table("t", ROWS)
-    return h.errors(lambda: db.create_table("t", schema=pa.schema({"q": pa.int32()}), exist_ok=True))
+    return h.errors(
+        lambda: db.create_table("t", schema=pa.schema({"q": pa.int32()}), exist_ok=True)
+    )
 
 
-@habit(["none"], differs="LanceDB compares the columns of the data, and lance-spark does not read the data")
+@habit(
+    ["none"],
+    differs="LanceDB compares the columns of the data, and lance-spark does not read the data",
+)
 def exist_ok_reads_no_data(db: Any, h: Helpers) -> Any:
     db.create_table("t", ROWS)
     return h.errors(lambda: db.create_table("t", [{"q": 1}], exist_ok=True))
@@ -231,7 +236,11 @@ def the_primary_key_is_lances(db: Any, h: Helpers) -> Any:
 def update_returns_counts_and_version(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", ROWS)
     result = table.update(where="id = 3", values={"price": 7})
-    return [result.version, result.rows_updated, len(table.search().where("price = 7 or price = 0").to_list())]
+    return [
+        result.version,
+        result.rows_updated,
+        len(table.search().where("price = 7 or price = 0").to_list()),
+    ]
 
 
 @habit([5, [1, 11, 21, 31, 41]], jobs="inline")
@@ -259,7 +268,12 @@ def merge_insert_returns_counts(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", ROWS)
     merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     result = merge.execute([{"id": 1, "price": 7}, {"id": 9, "price": 7}])
-    counts = [result.num_updated_rows, result.num_inserted_rows, result.num_deleted_rows, result.num_rows]
+    counts = [
+        result.num_updated_rows,
+        result.num_inserted_rows,
+        result.num_deleted_rows,
+        result.num_rows,
+    ]
     return [result.version, *counts, len(table)]
 
 
@@ -287,7 +301,9 @@ def merge_insert_compares_the_primary_key(db: Any, h: Helpers) -> Any:
 @habit([0, 1, 4, [0, 9]], jobs="spark")
 def merge_insert_deletes_rows_that_the_source_lacks(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", ROWS)
-    merge = table.merge_insert("id").when_not_matched_insert_all().when_not_matched_by_source_delete()
+    merge = (
+        table.merge_insert("id").when_not_matched_insert_all().when_not_matched_by_source_delete()
+    )
     result = merge.execute([{"id": 0, "price": 7}, {"id": 9, "price": 7}])
     ids = sorted(table.to_arrow()["id"].to_pylist())
     return [result.num_updated_rows, result.num_inserted_rows, result.num_deleted_rows, ids]
@@ -297,7 +313,9 @@ def merge_insert_deletes_rows_that_the_source_lacks(db: Any, h: Helpers) -> Any:
 def conditions_of_deletions_name_columns_of_the_table(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", pa.table({"id": [0, 1, 2, 3], "price": [0, 0, 0, 0]}))
     merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-    result = merge.when_not_matched_by_source_delete("id > 2").execute(pa.table({"id": [2, 4], "price": [1, 1]}))
+    result = merge.when_not_matched_by_source_delete("id > 2").execute(
+        pa.table({"id": [2, 4], "price": [1, 1]})
+    )
     counts = [result.num_inserted_rows, result.num_updated_rows, result.num_deleted_rows]
     return [*counts, sorted(table.to_arrow()["id"].to_pylist())]
 
@@ -317,7 +335,11 @@ def merge_insert_repairs_bad_vectors(db: Any, h: Helpers) -> Any:
 
 
 GOOD = {"vector": [1.0, 2.0], "id": 0}
-BAD = [{"vector": [NAN, 2.0], "id": 1}, {"vector": [1.0], "id": 2}, {"vector": [1.0, 2.0, 3.0], "id": 3}]
+BAD = [
+    {"vector": [NAN, 2.0], "id": 1},
+    {"vector": [1.0], "id": 2},
+    {"vector": [1.0, 2.0, 3.0], "id": 3},
+]
 VECTORS = pa.schema({"vector": pa.list_(pa.float32(), 2), "id": pa.int64()})
 
 
@@ -356,7 +378,9 @@ def bad_vectors_of_a_new_table_are_repaired(db: Any, h: Helpers) -> Any:
 @habit([["ValueError"], ["none"]])
 def vectors_of_arrow_have_no_nan(db: Any, h: Helpers) -> Any:
     def create(column: str) -> Any:
-        return db.create_table(column, pa.table({column: pa.array([[NAN, 1.0]], pa.list_(pa.float32(), 2))}))
+        return db.create_table(
+            column, pa.table({column: pa.array([[NAN, 1.0]], pa.list_(pa.float32(), 2))})
+        )
 
     return [
         [
@@ -386,7 +410,10 @@ def a_null_vector_is_no_bad_vector(db: Any, h: Helpers) -> Any:
 def names_of_tables_have_pages(db: Any, h: Helpers) -> Any:
     for name in ("c", "a", "b"):
         db.create_table(name, ROWS)
-    return [list(names) for names in (db.table_names("a", 1), db.table_names("a", limit=9), db.table_names("b", 2))]
+    return [
+        list(names)
+        for names in (db.table_names("a", 1), db.table_names("a", limit=9), db.table_names("b", 2))
+    ]
 
 
 @habit([[0, 3], [0, 1, 2, 3]])
@@ -397,7 +424,9 @@ def bad_vectors_of_a_stream_are_repaired(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", schema=rows.schema)
     table.add(rows.to_reader(max_chunksize=1), on_bad_vectors="drop")
     dropped = sorted(table.to_arrow()["id"].to_pylist())
-    table.add(rows.to_reader(max_chunksize=1), mode="overwrite", on_bad_vectors="fill", fill_value=0.0)
+    table.add(
+        rows.to_reader(max_chunksize=1), mode="overwrite", on_bad_vectors="fill", fill_value=0.0
+    )
     return [dropped, sorted(table.to_arrow()["id"].to_pylist())]
 
 
@@ -405,7 +434,10 @@ def bad_vectors_of_a_stream_are_repaired(db: Any, h: Helpers) -> Any:
 def bad_vectors_of_parts_are_repaired(db: Any, h: Helpers) -> Any:
     table = db.create_table("t", schema=VECTORS)
     batches = pa.Table.from_pylist([BAD[0], {**GOOD, "id": 3}], VECTORS).to_batches(max_chunksize=1)
-    table.add(iter([pa.Table.from_pylist([GOOD], VECTORS).to_batches()[0], *batches]), on_bad_vectors="drop")
+    table.add(
+        iter([pa.Table.from_pylist([GOOD], VECTORS).to_batches()[0], *batches]),
+        on_bad_vectors="drop",
+    )
     return sorted(table.to_arrow()["id"].to_pylist())
 
 
@@ -414,7 +446,8 @@ def vectors_of_several_lengths_are_an_error(db: Any, h: Helpers) -> Any:
     vectors = [[1.0, 2.0], [3.0], [4.0, 5.0]]
     rows = [{"vector": vector} for vector in vectors]
     errors = h.errors(
-        lambda: db.create_table("t", rows), lambda: db.create_table("u", [{"other": vector} for vector in vectors])
+        lambda: db.create_table("t", rows),
+        lambda: db.create_table("u", [{"other": vector} for vector in vectors]),
     )
     dropped = db.create_table("dropped", rows, on_bad_vectors="drop")
     filled = db.create_table("filled", rows, on_bad_vectors="fill", fill_value=0.0)
@@ -422,7 +455,10 @@ def vectors_of_several_lengths_are_an_error(db: Any, h: Helpers) -> Any:
 
 
 def _kinds_of_vectors(db: Any, datas: list[Any]) -> Any:
-    kinds = [db.create_table(f"t{number}", data).schema.field("vector").type for number, data in enumerate(datas)]
+    kinds = [
+        db.create_table(f"t{number}", data).schema.field("vector").type
+        for number, data in enumerate(datas)
+    ]
     return [[str(kind.value_type), getattr(kind, "list_size", None)] for kind in kinds]
 
 
@@ -434,7 +470,9 @@ def lists_of_python_data_become_vectors(db: Any, h: Helpers) -> Any:
 
 @habit([["float", None]], differs="LanceDB makes lists of Arrow data vectors of float32, too")
 def lists_of_arrow_data_stay_lists(db: Any, h: Helpers) -> Any:
-    return _kinds_of_vectors(db, [pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))})])
+    return _kinds_of_vectors(
+        db, [pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32()))})]
+    )
 
 
 @habit([1])
@@ -459,7 +497,10 @@ BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "tru
 
 def _blobs(db: Any) -> Any:
     schema = pa.schema([("id", pa.int64()), ("vector", VECTORS.field("vector").type), BLOB])
-    rows = [{"id": 1, "vector": [1.0, 0.0], "blob": b"one"}, {"id": 2, "vector": [2.0, 0.0], "blob": b"two"}]
+    rows = [
+        {"id": 1, "vector": [1.0, 0.0], "blob": b"one"},
+        {"id": 2, "vector": [2.0, 0.0], "blob": b"two"},
+    ]
     return db.create_table("blobs", pa.Table.from_pylist(rows, schema))
 
 
@@ -489,7 +530,9 @@ def pandas_has_blobs_as_files_bytes_or_places(db: Any, h: Helpers) -> Any:
 
 @habit([["two", "one"], ["two"]])
 def blobs_are_fetched_by_row_id(db: Any, h: Helpers) -> Any:
-    blob = h.modules["lancedb"].blob("blob") if h.is_lancedb else BLOB  # LanceDB fetches blobs of file format 2.2 only
+    blob = (
+        h.modules["lancedb"].blob("blob") if h.is_lancedb else BLOB
+    )  # LanceDB fetches blobs of file format 2.2 only
     table = db.create_table("t", schema=pa.schema([("id", pa.int64()), blob]))
     table.add([{"id": 1, "blob": b"one"}, {"id": 2, "blob": b"two"}])
     hits = table.search().with_row_id(True).select(["id"]).to_arrow()
@@ -531,11 +574,15 @@ def update_field_metadata_sets_and_removes_keys(db: Any, h: Helpers) -> Any:
         pairs = (table.schema.field("price").metadata or {}).items()
         return {key.decode(): value.decode() for key, value in pairs}
 
-    result = table.update_field_metadata({"path": "price", "metadata": {"unit": "cent", "pii": "no"}})
+    result = table.update_field_metadata(
+        {"path": "price", "metadata": {"unit": "cent", "pii": "no"}}
+    )
     states: list[Any] = [result.version, metadata()]
     table.update_field_metadata({"path": "price", "metadata": {"unit": "euro", "pii": None}})
     states.append(metadata())
-    table.update_field_metadata({"path": "price", "metadata": {"source": "import"}, "replace": True})
+    table.update_field_metadata(
+        {"path": "price", "metadata": {"source": "import"}, "replace": True}
+    )
     states.append(metadata())
     table.replace_field_metadata("price", {"a": "b"})
     return [*states, metadata()]

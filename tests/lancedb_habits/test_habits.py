@@ -37,7 +37,11 @@ HELPERS = Helpers(names=lance_spark, is_lancedb=False, index_text=index_text)
 
 
 def cases(jobs: Jobs) -> list[Any]:
-    return [pytest.param(case, id=name.replace(" ", "-")) for name, case in HABITS.items() if case.jobs == jobs]
+    return [
+        pytest.param(case, id=name.replace(" ", "-"))
+        for name, case in HABITS.items()
+        if case.jobs == jobs
+    ]
 
 
 @pytest.mark.parametrize("case", cases("none"))
@@ -67,7 +71,17 @@ def lancedbs_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     assert uv is not None, "uv, of the extra test, makes the environment"
     python = folder / "env" / "bin" / "python"
-    install = [uv, "pip", "install", "--quiet", "--python", str(python), "lancedb", "pandas", "pylance"]
+    install = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        str(python),
+        "lancedb",
+        "pandas",
+        "pylance",
+    ]
     for command in ([uv, "venv", "--quiet", str(folder / "env")], install):
         subprocess.run(command, check=True)
     run = [str(python), "-m", "tests.lancedb_habits.lancedb_run", str(folder / "tables")]
@@ -78,7 +92,9 @@ def lancedbs_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 
 @pytest.mark.long
 def test_most_habits_are_lancedbs(lancedbs_results: dict[str, Any]) -> None:
-    same = [case.name for case in HABITS.values() if agree(case.expected, lancedbs_results[case.name])]
+    same = [
+        case.name for case in HABITS.values() if agree(case.expected, lancedbs_results[case.name])
+    ]
     listed_as_same = [case.name for case in HABITS.values() if case.differs is None]
     assert same == listed_as_same, "a habit has another result than listed"
     assert len(same) >= LEAST_SHARE * len(HABITS)

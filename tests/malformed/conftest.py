@@ -48,7 +48,9 @@ def small_table() -> pa.Table:
 
 def make_table(path: str, *, stable_row_ids: bool = True) -> str:
     """Makes a table of four fragments, one with deleted rows, in two versions."""
-    dataset = lance.write_dataset(small_table(), path, max_rows_per_file=10, enable_stable_row_ids=stable_row_ids)
+    dataset = lance.write_dataset(
+        small_table(), path, max_rows_per_file=10, enable_stable_row_ids=stable_row_ids
+    )
     dataset.delete("id IN (3, 17)")
     return path
 
@@ -56,7 +58,9 @@ def make_table(path: str, *, stable_row_ids: bool = True) -> str:
 def fingerprint(path: str) -> dict[str, str]:
     """Returns every file below a path with a hash of its bytes."""
     files = (entry for entry in Path(path).rglob("*") if entry.is_file())
-    return {str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
 
 
 @pytest.fixture
@@ -70,13 +74,17 @@ def check_refused(table: str) -> Refused:
 
     @contextlib.contextmanager
     def check(
-        error: type[LanceSparkError] | tuple[type[LanceSparkError], ...], *says: str, at: str = table
+        error: type[LanceSparkError] | tuple[type[LanceSparkError], ...],
+        *says: str,
+        at: str = table,
     ) -> Iterator[None]:
         before = fingerprint(at)
         with pytest.raises(error) as caught:
             yield
         message = str(caught.value)
-        assert " - " in message or re.search("[.?] ", message), f"no 'what - where - what to do': {message}"
+        assert " - " in message or re.search("[.?] ", message), (
+            f"no 'what - where - what to do': {message}"
+        )
         assert [text for text in says if text.lower() not in message.lower()] == [], message
         assert "Traceback" not in message
         assert fingerprint(at) == before
@@ -88,4 +96,6 @@ def read(options: dict[str, str]) -> int:
     """Reads a table like Spark's processes, but in sequence and without Spark; returns the number of rows."""
     source = LanceDataSource(options)
     reader = source.reader(source.schema())
-    return sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition))
+    return sum(
+        batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)
+    )

@@ -23,7 +23,9 @@ def write(path: str, kind: str) -> None:
         schema = StructType([address, StructField("label", StringType())])
         batch = pa.record_batch({"_rowaddr": pa.array([0], pa.int64()), "label": pa.array(["x"])})
     else:
-        schema = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
+        schema = StructType(
+            [StructField("id", LongType(), False), StructField("text", StringType())]
+        )
         batch = pa.record_batch({"id": pa.array([1], pa.int64()), "text": pa.array(["x"])})
     options = {"path": path, "mode": "backfill" if kind == "backfill" else "rows"}
     writer = LanceDataSource(options).writer(schema, kind == "overwrite")

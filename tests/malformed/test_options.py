@@ -17,14 +17,22 @@ from lance_spark.errors import (
 )
 from tests.malformed.conftest import Refused, read
 
-READS: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkError], ...], tuple[str, ...]]] = [
+READS: list[
+    tuple[
+        dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkError], ...], tuple[str, ...]
+    ]
+] = [
     ({"verson": "1"}, OptionError, ("verson", "did you mean 'version'")),
     ({"pushdown": "on"}, OptionError, ("pushdown", "with_row_address")),
     ({"nearest": "[1.0]"}, OptionError, ("nearest",)),
     ({"nearest": '{"q": []}'}, OptionError, ("'q'", "finite numbers")),
     ({"nearest": '{"q": [1.0], "column": "id"}'}, OptionError, ("'id'", "vectors")),
     ({"full_text_query": "words"}, OptionError, ("full_text_query", "create_fts_index")),
-    ({"full_text_query": '{"query": "words", "columns": ["nosuch"]}'}, ColumnNotFoundError, ("nosuch",)),
+    (
+        {"full_text_query": '{"query": "words", "columns": ["nosuch"]}'},
+        ColumnNotFoundError,
+        ("nosuch",),
+    ),
     (
         {"full_text_query": '{"query": "words", "columns": ["text"]}', "limit": "1"},
         OptionError,
@@ -37,7 +45,11 @@ READS: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkE
     ({"version": "99"}, VersionNotFoundError, ("99", "latest version is 2")),
     ({"version": "0"}, (VersionNotFoundError, OptionError), ("0",)),
     ({"version": "-1"}, (VersionNotFoundError, OptionError), ("-1",)),
-    ({"version": "99999999999999999999999"}, (VersionNotFoundError, OptionError), ("99999999999999999999999",)),
+    (
+        {"version": "99999999999999999999999"},
+        (VersionNotFoundError, OptionError),
+        ("99999999999999999999999",),
+    ),
     ({"version": "no_such_tag"}, VersionNotFoundError, ("no_such_tag", "latest version is 2")),
     ({"version": "no_such_branch:1"}, VersionNotFoundError, ("no_such_branch",)),
     ({"timestamp": "yesterday"}, OptionError, ("timestamp", "yesterday", "ISO 8601")),
@@ -75,13 +87,21 @@ READS: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkE
     ({"with_row_versions": "perhaps"}, OptionError, ("with_row_versions", "perhaps")),
     ({"blob_handling": "base64"}, OptionError, ("blob_handling", "descriptor or bytes")),
     ({"target_partition_bytes": "0"}, OptionError, ("target_partition_bytes",)),
-    ({"target_partition_bytes": "12 parsecs"}, OptionError, ("target_partition_bytes", "12 parsecs", "128m")),
+    (
+        {"target_partition_bytes": "12 parsecs"},
+        OptionError,
+        ("target_partition_bytes", "12 parsecs", "128m"),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "error", "says"), READS, ids=[str(case[0]) for case in READS])
 def test_a_read_refuses(
-    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, check_refused: Refused
+    options: dict[str, str],
+    error: type[LanceSparkError],
+    says: tuple[str, ...],
+    table: str,
+    check_refused: Refused,
 ):
     with check_refused(error, *says):
         read({"path": table, **options})
@@ -100,7 +120,11 @@ def test_row_versions_are_refused_where_the_table_has_none(tmp_path, check_refus
         read({"path": path, "with_row_versions": "true"})
 
 
-WRITES: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkError], ...], tuple[str, ...]]] = [
+WRITES: list[
+    tuple[
+        dict[str, str], type[LanceSparkError] | tuple[type[LanceSparkError], ...], tuple[str, ...]
+    ]
+] = [
     ({"mode": "bacfill"}, OptionError, ("mode", "bacfill", "rows or backfill")),
     ({"overwriteSchema": "true"}, OptionError, ("overwriteSchema",)),
     ({"max_row_per_file": "5"}, OptionError, ("did you mean 'max_rows_per_file'",)),
@@ -111,8 +135,16 @@ WRITES: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSpark
     ({"enable_stable_row_ids": "ja"}, OptionError, ("enable_stable_row_ids", "ja")),
     ({"commit_message": " "}, OptionError, ("commit_message",)),
     ({"commit_max_retries": "-1"}, OptionError, ("commit_max_retries", "-1")),
-    ({"vec.arrow.fixed-size-list.size": "0"}, OptionError, ("vec.arrow.fixed-size-list.size", "from 1 to 999,999,999")),
-    ({"vec.arrow.fixed-size-list.size": "three"}, OptionError, ("vec.arrow.fixed-size-list.size", "three")),
+    (
+        {"vec.arrow.fixed-size-list.size": "0"},
+        OptionError,
+        ("vec.arrow.fixed-size-list.size", "from 1 to 999,999,999"),
+    ),
+    (
+        {"vec.arrow.fixed-size-list.size": "three"},
+        OptionError,
+        ("vec.arrow.fixed-size-list.size", "three"),
+    ),
     ({"text.lance.encoding": "zip"}, OptionError, ("text.lance.encoding", "zip", "blob")),
     ({"input_columns": "[]"}, OptionError, ("input_columns",)),
     ({"version": "latest"}, OptionError, ("version", "latest")),
@@ -121,9 +153,15 @@ WRITES: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSpark
 PLAIN = StructType([StructField("id", LongType(), False), StructField("text", StringType())])
 
 
-@pytest.mark.parametrize(("options", "error", "says"), WRITES, ids=[str(case[0]) for case in WRITES])
+@pytest.mark.parametrize(
+    ("options", "error", "says"), WRITES, ids=[str(case[0]) for case in WRITES]
+)
 def test_a_write_refuses(
-    options: dict[str, str], error: type[LanceSparkError], says: tuple[str, ...], table: str, check_refused: Refused
+    options: dict[str, str],
+    error: type[LanceSparkError],
+    says: tuple[str, ...],
+    table: str,
+    check_refused: Refused,
 ):
     with check_refused(error, *says):
         LanceDataSource({"path": table, **options}).writer(PLAIN, False)
@@ -139,10 +177,16 @@ NEW_TABLES: list[tuple[dict[str, str], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("options", "says"), NEW_TABLES, ids=[str(case[0]) for case in NEW_TABLES])
 def test_a_new_table_refuses(
-    options: dict[str, str], says: tuple[str, ...], table_path: str, tmp_path, check_refused: Refused
+    options: dict[str, str],
+    says: tuple[str, ...],
+    table_path: str,
+    tmp_path,
+    check_refused: Refused,
 ):
     with check_refused(
-        (OptionError, SchemaMismatchError, ColumnNotFoundError, LanceSparkError), *says, at=str(tmp_path)
+        (OptionError, SchemaMismatchError, ColumnNotFoundError, LanceSparkError),
+        *says,
+        at=str(tmp_path),
     ):
         LanceDataSource({"path": table_path, **options}).writer(PLAIN, False)
 

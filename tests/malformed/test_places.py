@@ -17,7 +17,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import lance_spark.errors
 from lance_spark.datasource import LanceDataSource
-from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError, TableUnreadableError
+from lance_spark.errors import (
+    LanceSparkError,
+    OptionError,
+    TableNotFoundError,
+    TableUnreadableError,
+)
 from tests.malformed.conftest import Refused, fingerprint, read
 
 pytestmark = pytest.mark.sample(1, tests=2)
@@ -177,9 +182,13 @@ WHERE: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, delete_file, a_directory], ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize(
+    "damage", [*DAMAGES, delete_file, a_directory], ids=lambda damage: damage.__name__
+)
 @pytest.mark.parametrize("where", list(WHERE))
-def test_a_damaged_table_is_unreadable(where: str, damage: Callable[[Path], None], table: str, check_refused: Refused):
+def test_a_damaged_table_is_unreadable(
+    where: str, damage: Callable[[Path], None], table: str, check_refused: Refused
+):
     if (where, damage) == ("manifest", delete_file):
         for older in manifests(Path(table)):
             older.unlink()
@@ -189,7 +198,9 @@ def test_a_damaged_table_is_unreadable(where: str, damage: Callable[[Path], None
         read({"path": table})
 
 
-def test_a_data_file_of_another_table_is_unreadable(table: str, tmp_path: Path, check_refused: Refused):
+def test_a_data_file_of_another_table_is_unreadable(
+    table: str, tmp_path: Path, check_refused: Refused
+):
     lance.write_dataset(pa.table({"other": [1, 2]}), str(tmp_path / "other.lance"))
     shutil.copy(a_data_file(tmp_path / "other.lance"), a_data_file(Path(table)))
     with check_refused(TableUnreadableError, table):
@@ -230,7 +241,11 @@ def attempt() -> Iterator[Attempt]:
     """Accesses in a process that permission bits bind."""
     command = [sys.executable, "-c", WITHOUT_PRIVILEGES]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         orders, answers = process.stdin, process.stdout
@@ -246,7 +261,9 @@ def attempt() -> Iterator[Attempt]:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("part", [".", "_versions", "data"])
-def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(part: str, table: str, attempt: Attempt):
+def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(
+    part: str, table: str, attempt: Attempt
+):
     before = fingerprint(table)
     place = Path(table, part)
     place.chmod(0)
@@ -277,7 +294,9 @@ def test_a_table_that_may_not_be_written_stays_as_it_was(kind: str, table: str, 
 
 
 @pytest.mark.parametrize("kind", ["append", "overwrite"])
-def test_a_new_table_where_none_may_be_made_leaves_nothing(kind: str, tmp_path: Path, attempt: Attempt):
+def test_a_new_table_where_none_may_be_made_leaves_nothing(
+    kind: str, tmp_path: Path, attempt: Attempt
+):
     place = tmp_path / "closed"
     place.mkdir()
     place.chmod(0o555)

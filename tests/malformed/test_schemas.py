@@ -83,7 +83,11 @@ def test_an_append_refuses(
 NEW: list[tuple[str, list[StructField], tuple[str, ...]]] = [
     ("no column", [], ("column",)),
     ("an interval", columns(span=CalendarIntervalType()), ("span",)),
-    ("an interval within", columns(deep=ArrayType(StructType(columns(span=CalendarIntervalType())))), ("deep", "span")),
+    (
+        "an interval within",
+        columns(deep=ArrayType(StructType(columns(span=CalendarIntervalType())))),
+        ("deep", "span"),
+    ),
     ("a name twice", columns(a=LongType()) * 2, ("a",)),
     ("a name that Lance keeps for itself", columns(_rowid=LongType(), a=LongType()), ("_rowid",)),
     ("an empty name", columns(**{"": LongType()}), ("name",)),
@@ -92,7 +96,11 @@ NEW: list[tuple[str, list[StructField], tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("name", "fields", "says"), NEW, ids=[case[0] for case in NEW])
 def test_a_new_table_refuses(
-    name: str, fields: list[StructField], says: tuple[str, ...], tmp_path: Path, check_refused: Refused
+    name: str,
+    fields: list[StructField],
+    says: tuple[str, ...],
+    tmp_path: Path,
+    check_refused: Refused,
 ):
     with check_refused(NONE_FIT, *says, at=str(tmp_path)):
         LanceDataSource({"path": str(tmp_path / "new.lance")}).writer(StructType(fields), False)
@@ -108,7 +116,9 @@ def address_of(path: str, name: str = "_rowaddr", **options: str) -> StructField
 
 
 def plan_backfill(path: str, *fields: StructField, overwrite: bool = False, **options: str) -> None:
-    LanceDataSource({"path": path, "mode": "backfill", **options}).writer(StructType(list(fields)), overwrite)
+    LanceDataSource({"path": path, "mode": "backfill", **options}).writer(
+        StructType(list(fields)), overwrite
+    )
 
 
 LABEL = StructField("label", StringType())
@@ -135,12 +145,16 @@ def test_a_backfill_at_a_version_that_is_none_is_refused(table: str, check_refus
         plan_backfill(table, BARE, LABEL, version="99")
 
 
-def test_a_backfill_at_a_version_that_contradicts_the_addresses_is_refused(table: str, check_refused: Refused):
+def test_a_backfill_at_a_version_that_contradicts_the_addresses_is_refused(
+    table: str, check_refused: Refused
+):
     with check_refused((SnapshotError, OptionError), "version"):
         plan_backfill(table, address_of(table), LABEL, version="1")
 
 
-def test_a_backfill_with_the_addresses_of_another_table_is_refused(table: str, tmp_path: Path, check_refused: Refused):
+def test_a_backfill_with_the_addresses_of_another_table_is_refused(
+    table: str, tmp_path: Path, check_refused: Refused
+):
     other_table = make_table(str(tmp_path / "other.lance"))
     with check_refused(SnapshotError, "other.lance"):
         plan_backfill(table, address_of(other_table), LABEL)
@@ -178,12 +192,18 @@ def test_a_backfill_with_unknown_input_columns_is_refused(table: str, check_refu
 
 def test_a_backfill_with_damaged_metadata_is_refused(table: str, check_refused: Refused):
     with check_refused(SnapshotError):
-        plan_backfill(table, StructField("_rowaddr", LongType(), True, {"lance.table": "{not json"}), LABEL)
+        plan_backfill(
+            table, StructField("_rowaddr", LongType(), True, {"lance.table": "{not json"}), LABEL
+        )
 
 
 def test_a_backfill_with_metadata_of_another_shape_is_refused(table: str, check_refused: Refused):
     with check_refused(SnapshotError):
-        plan_backfill(table, StructField("_rowaddr", LongType(), True, {"lance.table": json.dumps([1, 2])}), LABEL)
+        plan_backfill(
+            table,
+            StructField("_rowaddr", LongType(), True, {"lance.table": json.dumps([1, 2])}),
+            LABEL,
+        )
 
 
 def test_a_backfill_of_no_table_is_refused(tmp_path: Path, table: str, check_refused: Refused):

@@ -16,7 +16,9 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.sample(1, tests=2)
 
 
-def check_failure(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
+def check_failure(
+    df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None
+) -> None:
     """Checks that a write fails with a given typed error and leaves the table unchanged."""
     before = fingerprint(path)
     with pytest.raises(PySparkException) as caught:
@@ -30,7 +32,11 @@ def check_failure(df: DataFrame, path: str, error: str, *says: str, options: dic
 APPENDS: list[tuple[str, str, tuple[str, ...]]] = [
     ("id, cast(300 AS int) AS small", "ValueConversionError", ("small", "300")),
     ("id, cast(-1 AS bigint) AS unsigned", "ValueConversionError", ("unsigned", "-1")),
-    ("id, cast(4294967296 AS bigint) AS unsigned", "ValueConversionError", ("unsigned", "4294967296")),
+    (
+        "id, cast(4294967296 AS bigint) AS unsigned",
+        "ValueConversionError",
+        ("unsigned", "4294967296"),
+    ),
     ("id, array(1f, 2f) AS vec", "ValueConversionError", ("vec", "3")),
     ("id, cast(12345.67 AS decimal(20, 2)) AS price", "ValueConversionError", ("price",)),
     ("id, cast(1.234 AS decimal(5, 3)) AS price", "ValueConversionError", ("price",)),
@@ -67,7 +73,9 @@ ADDRESSES: list[tuple[str, str, tuple[str, ...]]] = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("address", "error", "says"), ADDRESSES, ids=[case[0] for case in ADDRESSES])
+@pytest.mark.parametrize(
+    ("address", "error", "says"), ADDRESSES, ids=[case[0] for case in ADDRESSES]
+)
 def test_a_backfill_of_rows_that_are_none_fails(
     address: str, error: str, says: tuple[str, ...], table: str, spark: SparkSession
 ):
@@ -85,7 +93,9 @@ def test_reading_a_value_that_spark_cannot_hold_fails(spark: SparkSession, table
     assert fingerprint(table_path) == before
 
 
-def test_reading_a_type_that_spark_cannot_hold_fails_with_its_name(spark: SparkSession, table_path: str):
+def test_reading_a_type_that_spark_cannot_hold_fails_with_its_name(
+    spark: SparkSession, table_path: str
+):
     lance.write_dataset(pa.table({"wide": pa.array([1], pa.decimal256(60, 2))}), table_path)
     with pytest.raises(PySparkException, match="UnsupportedTypeError") as caught:
         spark.read.format("lance").load(table_path)
@@ -101,12 +111,16 @@ def test_an_error_keeps_its_name_through_spark(spark: SparkSession, tmp_path: Pa
 
 def test_a_misspelt_option_of_a_write_leaves_no_table(spark: SparkSession, table_path: str):
     with pytest.raises(PySparkException, match="OptionError"):
-        spark.range(3).write.format("lance").mode("append").option("max_row_per_file", 5).save(table_path)
+        spark.range(3).write.format("lance").mode("append").option("max_row_per_file", 5).save(
+            table_path
+        )
     assert not Path(table_path).exists()
 
 
 def test_a_task_that_fails_midway_leaves_the_table_as_it_was(spark: SparkSession, table: str):
-    rows = spark.range(0, 4000, 1, 4).selectExpr("if(id < 3990, id, cast(raise_error('on purpose') AS bigint)) AS id")
+    rows = spark.range(0, 4000, 1, 4).selectExpr(
+        "if(id < 3990, id, cast(raise_error('on purpose') AS bigint)) AS id"
+    )
     before = fingerprint(table)
     with pytest.raises(PySparkException, match="on purpose"):
         rows.write.format("lance").mode("append").option("max_rows_per_file", 100).save(table)

@@ -36,9 +36,13 @@ def rows_to_commit(place: StorePlace, values: Sequence[int], job_id: str) -> Row
     writer = LanceFileSession(place.uri, storage_options=place.storage).open_writer(
         f"data/{name}", schema=SCHEMA, version="2.1"
     )
-    writer.write_batch(pa.record_batch([pa.array(values), pa.array([-v for v in values])], schema=SCHEMA))
+    writer.write_batch(
+        pa.record_batch([pa.array(values), pa.array([-v for v in values])], schema=SCHEMA)
+    )
     writer.close()
-    fragment = FragmentMetadata(0, [DataFile(name, [0, 1], [0, 1], 2, 1, writer.size_bytes)], len(values))
+    fragment = FragmentMetadata(
+        0, [DataFile(name, [0, 1], [0, 1], 2, 1, writer.size_bytes)], len(values)
+    )
     return RowsToCommit(
         mode="append",
         schema=SCHEMA,
@@ -53,13 +57,18 @@ def commit_some_rows(place: StorePlace, job: int, commits: int) -> list[int]:
     """Appends rows, or creates the table with rows, `commits` times, and returns the versions."""
     changes = [rows_to_commit(place, [job * 100 + n], f"{job}-{n}") for n in range(commits)]
     _start[0].wait(WAIT_S)
-    return [commit_rows(place.ref, change, job_id=f"{job}-{n}").version for n, change in enumerate(changes)]
+    return [
+        commit_rows(place.ref, change, job_id=f"{job}-{n}").version
+        for n, change in enumerate(changes)
+    ]
 
 
 def commit_a_column(place: StorePlace, job: int) -> CommitResult:
     """Fills a column of its own in all rows."""
     backfill = Backfill(place.uri, f"c{job}", LongType(), storage=place.storage)
-    return _commit(backfill, computed(snapshot_rows(place.uri, storage=place.storage), lambda k: k * 10 + job))
+    return _commit(
+        backfill, computed(snapshot_rows(place.uri, storage=place.storage), lambda k: k * 10 + job)
+    )
 
 
 def commit_a_fragment(place: StorePlace, job: int) -> CommitResult:

@@ -127,7 +127,12 @@ class RemoteTable:
     def write(self, rows: pa.Table, uri: str, mode: str) -> None:
         """Writes rows with pylance."""
         lance.write_dataset(
-            rows, uri, mode=mode, max_rows_per_file=self.rows, storage_options=self.storage, enable_stable_row_ids=True
+            rows,
+            uri,
+            mode=mode,
+            max_rows_per_file=self.rows,
+            storage_options=self.storage,
+            enable_stable_row_ids=True,
         )
 
     def dataset(self) -> lance.LanceDataset:
@@ -178,7 +183,9 @@ class CountedOperation:
 
 def append_of_two_tasks(remote: RemoteTable) -> None:
     remote.append(
-        remote.spark.range(0, 20, 1, 2).selectExpr("id + 1000000 AS id", "id * 0.5D AS x", "concat('t', id) AS text")
+        remote.spark.range(0, 20, 1, 2).selectExpr(
+            "id + 1000000 AS id", "id * 0.5D AS x", "concat('t', id) AS text"
+        )
     )
 
 
@@ -199,7 +206,11 @@ def load_scores(remote: RemoteTable) -> None:
 
 
 def make_view(remote: RemoteTable) -> None:
-    query = remote.table.search(None).select({"id": "id", "y": "x * 2", "loud": make_loud()}).where("id % 2 = 0")
+    query = (
+        remote.table.search(None)
+        .select({"id": "id", "y": "x * 2", "loud": make_loud()})
+        .where("id % 2 = 0")
+    )
     query.create_materialized_view(remote.db, "v")
     remote.view.refresh()
 
@@ -244,7 +255,9 @@ def run_jobs(remote: RemoteTable) -> None:
 
 
 OPERATIONS: dict[str, CountedOperation] = {
-    "load": CountedOperation(act=lambda remote: remote.read(), peer=lambda remote: remote.twin().schema),
+    "load": CountedOperation(
+        act=lambda remote: remote.read(), peer=lambda remote: remote.twin().schema
+    ),
     "load again": CountedOperation(act=lambda remote: remote.read()),
     "count(*)": CountedOperation(
         act=lambda remote: remote.read().count(), peer=lambda remote: remote.twin().count_rows()
@@ -263,13 +276,19 @@ OPERATIONS: dict[str, CountedOperation] = {
         peer=add_column_with_pylance,
     ),
     "table_names": CountedOperation(act=lambda remote: remote.db.table_names()),
-    "add_columns": CountedOperation(act=lambda remote: remote.table.add_columns({"letters": make_letters()})),
+    "add_columns": CountedOperation(
+        act=lambda remote: remote.table.add_columns({"letters": make_letters()})
+    ),
     "plan_backfill": CountedOperation(act=lambda remote: remote.table.plan_backfill("letters")),
     "first backfill": CountedOperation(
         act=lambda remote: remote.table.backfill("letters"), peer=add_column_with_pylance
     ),
-    "backfill, nothing to do": CountedOperation(act=lambda remote: remote.table.backfill("letters")),
-    'backfill where="1=1"': CountedOperation(act=lambda remote: remote.table.backfill("letters", where="1=1")),
+    "backfill, nothing to do": CountedOperation(
+        act=lambda remote: remote.table.backfill("letters")
+    ),
+    'backfill where="1=1"': CountedOperation(
+        act=lambda remote: remote.table.backfill("letters", where="1=1")
+    ),
     "load_columns": CountedOperation(act=load_scores),
     "update of one row": CountedOperation(
         act=lambda remote: remote.table.update("id = 7", values_sql={"x": "x + 1"}),
@@ -285,7 +304,9 @@ OPERATIONS: dict[str, CountedOperation] = {
             "WHEN MATCHED THEN UPDATE SET x = s.x WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, s.x)"
         ),
     ),
-    "refresh, nothing": CountedOperation(prepare=make_view, act=lambda remote: remote.view.refresh()),
+    "refresh, nothing": CountedOperation(
+        prepare=make_view, act=lambda remote: remote.view.refresh()
+    ),
     "refresh, one row": CountedOperation(
         prepare=lambda remote: remote.set_x(20), act=lambda remote: remote.view.refresh()
     ),
@@ -302,14 +323,21 @@ OPERATIONS: dict[str, CountedOperation] = {
     f"DataFrame backfill after {VERSIONS} versions": CountedOperation(
         prepare=age_snapshot, act=lambda remote: remote.backfill_dataframe(remote.snapshot, "n2")
     ),
-    "option timestamp": CountedOperation(act=lambda remote: remote.read(timestamp=datetime.now(UTC).isoformat())),
-    "three newest versions": CountedOperation(
-        act=lambda remote: remote.sql("SELECT version, operation FROM {t}.versions ORDER BY version DESC LIMIT 3")
+    "option timestamp": CountedOperation(
+        act=lambda remote: remote.read(timestamp=datetime.now(UTC).isoformat())
     ),
-    "count of versions": CountedOperation(act=lambda remote: remote.sql("SELECT count(*) FROM {t}.versions")),
+    "three newest versions": CountedOperation(
+        act=lambda remote: remote.sql(
+            "SELECT version, operation FROM {t}.versions ORDER BY version DESC LIMIT 3"
+        )
+    ),
+    "count of versions": CountedOperation(
+        act=lambda remote: remote.sql("SELECT count(*) FROM {t}.versions")
+    ),
     "update of one row, indexed": CountedOperation(
         prepare=lambda remote: [
-            dataset.create_scalar_index("id", "BTREE") for dataset in (remote.dataset(), remote.twin())
+            dataset.create_scalar_index("id", "BTREE")
+            for dataset in (remote.dataset(), remote.twin())
         ],
         act=lambda remote: remote.table.update("id = 35", values_sql={"x": "x + 1"}),
         peer=lambda remote: remote.twin().update({"x": "x + 1"}, where="id = 35"),
@@ -328,7 +356,9 @@ OPERATIONS: dict[str, CountedOperation] = {
         ),
     ),
     f"backfill after {JOBS} jobs": CountedOperation(
-        prepare=run_jobs, act=lambda remote: remote.table.backfill("letters", where="id = 50"), long=True
+        prepare=run_jobs,
+        act=lambda remote: remote.table.backfill("letters", where="id = 50"),
+        long=True,
     ),
     "compact_files": CountedOperation(
         act=lambda remote: remote.table.compact_files(),

@@ -72,7 +72,13 @@ def table_of(place: StorePlace, spark: SparkSession | None = None) -> lance_spar
 
 def make(place: StorePlace) -> None:
     """Makes the table in two fragments, as version 1, and adds the column as version 2."""
-    lance.write_dataset(ROWS, place.uri, max_rows_per_file=5, enable_stable_row_ids=True, storage_options=place.storage)
+    lance.write_dataset(
+        ROWS,
+        place.uri,
+        max_rows_per_file=5,
+        enable_stable_row_ids=True,
+        storage_options=place.storage,
+    )
     table_of(place).add_columns({"v": tripled})
 
 
@@ -113,7 +119,10 @@ def is_view(place: StorePlace) -> bool:
 
 OPERATIONS: dict[str, StoreOperation] = {
     "create_table": StoreOperation(
-        act=lambda place: connection(place).create_table(place.name, ROWS), shows=ids, expected=IDS, exists=False
+        act=lambda place: connection(place).create_table(place.name, ROWS),
+        shows=ids,
+        expected=IDS,
+        exists=False,
     ),
     "create_table without rows": StoreOperation(
         act=lambda place: connection(place).create_table(place.name, schema=ROWS.schema),
@@ -129,9 +138,13 @@ OPERATIONS: dict[str, StoreOperation] = {
         expected=True,
         versions=0,
     ),
-    "add": StoreOperation(act=lambda place: table_of(place).add(ROWS), shows=ids, expected=sorted(IDS * 2)),
+    "add": StoreOperation(
+        act=lambda place: table_of(place).add(ROWS), shows=ids, expected=sorted(IDS * 2)
+    ),
     "overwrite": StoreOperation(
-        act=lambda place: connection(place).create_table(place.name, ROWS, mode="overwrite"), shows=ids, expected=IDS
+        act=lambda place: connection(place).create_table(place.name, ROWS, mode="overwrite"),
+        shows=ids,
+        expected=IDS,
     ),
     "add_columns of a UDF": StoreOperation(
         act=lambda place: table_of(place).add_columns({"w": fourfold}),
@@ -164,15 +177,21 @@ OPERATIONS: dict[str, StoreOperation] = {
         expected="fourfold",
     ),
     "drop_udf": StoreOperation(
-        act=lambda place: table_of(place).alter_columns({"path": "v", "drop_udf": True}), shows=binding, expected=None
+        act=lambda place: table_of(place).alter_columns({"path": "v", "drop_udf": True}),
+        shows=binding,
+        expected=None,
     ),
     "configuration": StoreOperation(
         act=lambda place: change_schema(place.ref, lambda _: set_config({"k": "1"})),
         shows=lambda place: place.open().config().get("k"),
         expected="1",
     ),
-    "restore": StoreOperation(act=lambda place: table_of(place).restore(1), shows=columns, expected=["id", "x"]),
-    "backfill write": StoreOperation(act=fill, shows=lambda place: place.column("v"), expected={i: 5 * i for i in IDS}),
+    "restore": StoreOperation(
+        act=lambda place: table_of(place).restore(1), shows=columns, expected=["id", "x"]
+    ),
+    "backfill write": StoreOperation(
+        act=fill, shows=lambda place: place.column("v"), expected={i: 5 * i for i in IDS}
+    ),
     "compaction": StoreOperation(
         act=compact, shows=lambda place: len(place.open().get_fragments()), expected=1, versions=2
     ),
@@ -185,7 +204,9 @@ OPERATIONS: dict[str, StoreOperation] = {
     "job record": StoreOperation(
         prepare=lambda place: JobHistory(place.ref).save(job_record("one", status="RUNNING")),
         act=lambda place: JobHistory(place.ref).save(job_record("one")),
-        shows=lambda place: [(record.job_id, record.status) for record in JobHistory(place.ref).jobs()],
+        shows=lambda place: [
+            (record.job_id, record.status) for record in JobHistory(place.ref).jobs()
+        ],
         expected=[("one", "DONE")],
         versions=0,
     ),
@@ -205,7 +226,9 @@ def on_spark(spark: SparkSession) -> dict[str, StoreOperation]:
     return {
         "append": StoreOperation(
             # Spark plans in a process of its own: the application has read from the store before.
-            prepare=lambda place: spark.read.format("lance").options(**options(place)).load(place.uri).count(),
+            prepare=lambda place: (
+                spark.read.format("lance").options(**options(place)).load(place.uri).count()
+            ),
             act=lambda place: (
                 spark.createDataFrame([(10, 20, 30)], "id long, x long, v long")
                 .write.format("lance")

@@ -39,7 +39,9 @@ def update_an_input(place: StorePlace) -> None:
 
 def rewrite_an_input_in_place(place: StorePlace) -> None:
     source = pa.table({"id": REWRITTEN, "text": ["changed"] * len(REWRITTEN)})
-    place.open().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    place.open().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(
+        source
+    )
 
 
 def compact(place: StorePlace) -> None:

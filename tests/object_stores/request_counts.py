@@ -57,10 +57,16 @@ class CountedCall:
     def paths(self, methods: Iterable[str]) -> list[str]:
         """Returns the paths of methods with their numbers, without ids."""
         counts = Counter(f"{method_of(request)} {short_path(request)}" for request in self.requests)
-        return [f"{count} {line}" for line, count in counts.most_common() if line.split()[0] in set(methods)]
+        return [
+            f"{count} {line}"
+            for line, count in counts.most_common()
+            if line.split()[0] in set(methods)
+        ]
 
 
-def count_requests(storage: dict[str, str], act: Callable[[], Any], *, latency_s: float = 0.0) -> CountedCall:
+def count_requests(
+    storage: dict[str, str], act: Callable[[], Any], *, latency_s: float = 0.0
+) -> CountedCall:
     """Runs a call, and returns its requests."""
     requests_of(storage)
     result = act()

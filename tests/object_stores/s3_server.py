@@ -131,7 +131,9 @@ class S3Reply:
 
 
 def xml_reply(text: str, *, status: int = 200) -> S3Reply:
-    return S3Reply(status=status, headers={"Content-Type": "application/xml"}, body=f"{_XML}{text}".encode())
+    return S3Reply(
+        status=status, headers={"Content-Type": "application/xml"}, body=f"{_XML}{text}".encode()
+    )
 
 
 def refusal(status: int, code: str) -> S3Reply:
@@ -168,7 +170,9 @@ class Bucket:
         if self.objects.pop(key, None) is not None:
             del self.keys[bisect.bisect_left(self.keys, key)]
 
-    def page(self, prefix: str, delimiter: str, after: str, limit: int) -> tuple[list[str], list[str], str]:
+    def page(
+        self, prefix: str, delimiter: str, after: str, limit: int
+    ) -> tuple[list[str], list[str], str]:
         """Returns keys and folders of a page in order, and the token of the next page, empty after the last page."""
         keys: list[str] = []
         folders: list[str] = []
@@ -262,8 +266,14 @@ class ObjectStore:
             return S3Reply(headers=headers, body=stored.content)
         if not requested_range:
             return refusal(416, "InvalidRange")
-        headers["Content-Range"] = f"bytes {requested_range.start}-{requested_range.stop - 1}/{size}"
-        return S3Reply(status=206, headers=headers, body=stored.content[requested_range.start : requested_range.stop])
+        headers["Content-Range"] = (
+            f"bytes {requested_range.start}-{requested_range.stop - 1}/{size}"
+        )
+        return S3Reply(
+            status=206,
+            headers=headers,
+            body=stored.content[requested_range.start : requested_range.stop],
+        )
 
     def put(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
         if not self.meets_condition(bucket, key, request):
@@ -305,7 +315,11 @@ class ObjectStore:
         return S3Reply(status=204)
 
     def delete_several(self, bucket: Bucket, key: str, request: S3Request) -> S3Reply:
-        keys = [element.text or "" for element in ET.fromstring(request.body).iter() if element.tag[-3:] == "Key"]
+        keys = [
+            element.text or ""
+            for element in ET.fromstring(request.body).iter()
+            if element.tag[-3:] == "Key"
+        ]
         for name in keys:
             bucket.delete(name)
         deleted = "".join(f"<Deleted><Key>{escape(name)}</Key></Deleted>" for name in keys)
@@ -318,8 +332,12 @@ class ObjectStore:
         limit = min(int(parameters.get("max-keys", PAGE_LIMIT)), PAGE_LIMIT)
         keys, folders, token = bucket.page(prefix, parameters.get("delimiter", ""), after, limit)
         contents = "".join(listed(name, bucket.objects[name]) for name in keys)
-        prefixes = "".join(f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders)
-        next_token = f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" if token else ""
+        prefixes = "".join(
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>" for name in folders
+        )
+        next_token = (
+            f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" if token else ""
+        )
         return xml_reply(
             f"<ListBucketResult {_NAMESPACE}><Prefix>{escape(prefix)}</Prefix><MaxKeys>{limit}</MaxKeys>"
             f"<KeyCount>{len(keys) + len(folders)}</KeyCount><IsTruncated>{str(bool(token)).lower()}</IsTruncated>"
@@ -345,7 +363,9 @@ class ObjectStore:
             if source is None:
                 return MISSING_KEY
             content = source.content
-        part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(content, etag_of(content))
+        part = upload.parts[int(request.parameters["partNumber"])] = UploadPart(
+            content, etag_of(content)
+        )
         if is_copy:
             return xml_reply(f"<CopyPartResult><ETag>{escape(part.etag)}</ETag></CopyPartResult>")
         return S3Reply(headers={"ETag": part.etag})
@@ -361,7 +381,9 @@ class ObjectStore:
             return parts
         del self.uploads[request.parameters["uploadId"]]
         etags = etag_of("".join(part.etag for part in parts).encode()).strip('"')
-        stored = bucket.put(key, b"".join(part.content for part in parts), f'"{etags}-{len(parts)}"')
+        stored = bucket.put(
+            key, b"".join(part.content for part in parts), f'"{etags}-{len(parts)}"'
+        )
         return xml_reply(
             f"<CompleteMultipartUploadResult {_NAMESPACE}><Key>{escape(key)}</Key><ETag>{escape(stored.etag)}</ETag>"
             "</CompleteMultipartUploadResult>"
@@ -425,7 +447,9 @@ class Server:
             self.serve_connection, "127.0.0.1", self.port, limit=1 << 24, backlog=1024
         )
 
-    async def serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         try:
             while True:
                 request = await read_request(reader)
@@ -458,8 +482,14 @@ class Server:
         if self.faults.latency_s:
             await asyncio.sleep(self.faults.latency_s)
         reply = self.execute(request)
-        status, sent = (BROKEN, 0) if reply is None else (reply.status, len(reply.body) * (request.method != "HEAD"))
-        self.log.append((request.method, request.target, status, began, time.time(), len(request.body), sent))
+        status, sent = (
+            (BROKEN, 0)
+            if reply is None
+            else (reply.status, len(reply.body) * (request.method != "HEAD"))
+        )
+        self.log.append(
+            (request.method, request.target, status, began, time.time(), len(request.body), sent)
+        )
         return reply
 
     def execute(self, request: S3Request) -> S3Reply | None:
@@ -497,7 +527,9 @@ async def read_request(reader: asyncio.StreamReader) -> S3Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, target, _ = first.split(" ", 2)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     path, _, query = target.partition("?")
     return S3Request(method=method, path=unquote(path), query=query, headers=headers, body=body)
@@ -505,7 +537,10 @@ async def read_request(reader: asyncio.StreamReader) -> S3Request:
 
 def head_of(reply: S3Reply) -> bytes:
     headers = {**reply.headers, "Content-Length": str(len(reply.body))}
-    lines = [f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}", *(f"{k}: {v}" for k, v in headers.items())]
+    lines = [
+        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}",
+        *(f"{k}: {v}" for k, v in headers.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 

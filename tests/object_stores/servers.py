@@ -48,7 +48,16 @@ def node_packages() -> Path:
     if not home.exists():
         cache.mkdir(parents=True, exist_ok=True)
         folder = tempfile.mkdtemp(dir=cache)
-        command = ["npm", "install", "--no-audit", "--no-fund", "--no-save", "--prefix", folder, *PACKAGES]
+        command = [
+            "npm",
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-save",
+            "--prefix",
+            folder,
+            *PACKAGES,
+        ]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode == 0:
             # The final name appears only with a complete installation, so that a killed installation is never used.
@@ -64,14 +73,23 @@ def serving(name: str, command: list[str], port: int, home: Path) -> Iterator[No
     """Runs a server until the block ends. The server leads a process group, so that its children end too."""
     log = home / f"{name}.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=home, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=home, start_new_session=True
+        )
     try:
         deadline = time.monotonic() + READY_S
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=1),
+            ):
                 break
-            assert process.poll() is None, f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
-            assert time.monotonic() < deadline, f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}"
+            assert process.poll() is None, (
+                f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
+            )
+            assert time.monotonic() < deadline, (
+                f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}"
+            )
             time.sleep(0.05)
         yield
     finally:
@@ -87,7 +105,12 @@ def serving(name: str, command: list[str], port: int, home: Path) -> Iterator[No
 def azurite(home: Path) -> Iterator[dict[str, str]]:
     """Runs Azurite, and yields its storage options."""
     port = free_port()
-    command = [str(node_packages() / "azurite-blob"), "--disableTelemetry", "--silent", "--skipApiVersionCheck"]
+    command = [
+        str(node_packages() / "azurite-blob"),
+        "--disableTelemetry",
+        "--silent",
+        "--skipApiVersionCheck",
+    ]
     command += ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
     with serving("azurite", command, port, home):
         endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
@@ -118,7 +141,15 @@ def s3_server(home: Path, *, ignore_conditions: bool = False) -> Iterator[dict[s
 def s3rver(home: Path) -> Iterator[dict[str, str]]:
     """Runs s3rver, and yields its storage options."""
     port = free_port()
-    command = [str(node_packages() / "s3rver"), "-a", "127.0.0.1", "-p", str(port), "-d", str(home / "s3rver")]
+    command = [
+        str(node_packages() / "s3rver"),
+        "-a",
+        "127.0.0.1",
+        "-p",
+        str(port),
+        "-d",
+        str(home / "s3rver"),
+    ]
     with serving("s3rver", [*command, "--configure-bucket", TABLES], port, home):
         yield s3_options(port, "S3RVER")
 
@@ -138,19 +169,21 @@ def make_container(endpoint: str) -> None:
     """Makes the container, with a request signed for Azure, because Lance has no call for this."""
     date = dt.datetime.now(dt.UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     version = "2021-08-06"
-    signed = (
-        f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}/{TABLES}\nrestype:container"
-    )
+    signed = f"PUT{chr(10) * 12}x-ms-date:{date}\nx-ms-version:{version}\n/{ACCOUNT}/{ACCOUNT}/{TABLES}\nrestype:container"
     digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
     authorization = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
     headers = {"x-ms-date": date, "x-ms-version": version, "Authorization": authorization}
     request("PUT", f"{endpoint}/{TABLES}?restype=container", headers)
 
 
-def request(method: str, url: str, headers: dict[str, str] | None = None, body: bytes = b"") -> bytes:
+def request(
+    method: str, url: str, headers: dict[str, str] | None = None, body: bytes = b""
+) -> bytes:
     sent = {"Content-Length": str(len(body))} if method == "PUT" else {}
     with urllib.request.urlopen(
-        urllib.request.Request(url, body or None, headers={**sent, **(headers or {})}, method=method)
+        urllib.request.Request(
+            url, body or None, headers={**sent, **(headers or {})}, method=method
+        )
     ) as answer:
         content: bytes = answer.read()
     return content

@@ -62,7 +62,8 @@ class StorePlace:
         return {
             name
             for name in self.objects()
-            if (name.startswith("data/") and name not in referenced_files) or name.startswith("_lance_spark/staging")
+            if (name.startswith("data/") and name not in referenced_files)
+            or name.startswith("_lance_spark/staging")
         }
 
 
@@ -87,18 +88,27 @@ def strays(place: StorePlace) -> set[str]:
     """Returns the objects of a table and its side tables without a version, outside of the stored UDFs."""
     names = set(place.objects())
     sides = {match[0] for name in names if (match := re.match(r"_lance_spark/\w+\.lance", name))}
-    own = {name for name in names if not name.startswith((*(f"{side}/" for side in sides), "_lance_spark/udfs/"))}
+    own = {
+        name
+        for name in names
+        if not name.startswith((*(f"{side}/" for side in sides), "_lance_spark/udfs/"))
+    }
     dataset = place.open()
     for version in dataset.versions():
         snapshot = dataset.checkout_version(version["version"])
         own -= named_objects(snapshot)
-        folders = tuple(f"_indices/{part.uuid}/" for index in snapshot.describe_indices() for part in index.segments)
+        folders = tuple(
+            f"_indices/{part.uuid}/"
+            for index in snapshot.describe_indices()
+            for part in index.segments
+        )
         own = {name for name in own if not name.startswith(folders)}
     # Lance deletes transactions together with their versions.
     stray_names = {name for name in own if not name.startswith(("_versions/", "_transactions/"))}
     for side in sides:
         stray_names |= {
-            f"{side}/{name}" for name in strays(StorePlace(uri=f"{place.uri}/{side}", storage=place.storage))
+            f"{side}/{name}"
+            for name in strays(StorePlace(uri=f"{place.uri}/{side}", storage=place.storage))
         }
     return stray_names
 

@@ -28,14 +28,20 @@ def agents() -> Iterator[list[AgentProcess]]:
             agent.end(signal.SIGKILL)
 
 
-def test_a_standby_fills_a_table_of_a_store_after_a_kill(s3: Store, tmp_path: Path, agents: list[AgentProcess]):
+def test_a_standby_fills_a_table_of_a_store_after_a_kill(
+    s3: Store, tmp_path: Path, agents: list[AgentProcess]
+):
     log, count = Log(str(tmp_path / "log")), 2 * ROWS
     folder = s3.place().folder
     db = lance_spark.connect(folder, storage_options=s3.storage, progress=False)
     table = make(db, rows=count, fragments=2)
     table.add_columns({"y": slow(log)})
-    view = db.create_materialized_view("v", table.search(None).select(["x", "y"]), auto_refresh=True)
-    options = [text for key, value in s3.storage.items() for text in ("--storage", f"{key}={value}")]
+    view = db.create_materialized_view(
+        "v", table.search(None).select(["x", "y"]), auto_refresh=True
+    )
+    options = [
+        text for key, value in s3.storage.items() for text in ("--storage", f"{key}={value}")
+    ]
     assert table.list_jobs() == []
     agents += [AgentProcess(folder, tmp_path / f"out{n}", *WATCHING, *options) for n in range(2)]
     eventually(lambda: len(log.lines()) >= 4 * BATCH, WAIT_S)
@@ -60,6 +66,10 @@ def test_a_standby_fills_a_table_of_a_store_after_a_kill(s3: Store, tmp_path: Pa
     assert not any(secret in agent.log.read_text() for agent in agents for secret in secrets)
     # The files of the dead job next to the data stay until a cleanup.
     (dead,) = (job for job in table.list_jobs() if job.status == "DEAD")
-    names = {name for each in (table, view) for name in strays(StorePlace(uri=each.uri, storage=s3.storage))}
+    names = {
+        name
+        for each in (table, view)
+        for name in strays(StorePlace(uri=each.uri, storage=s3.storage))
+    }
     assert {name for name in names if dead.staging_id not in name} == set()
     assert not any(name.startswith("data/") for name in names)

@@ -54,7 +54,9 @@ def test_executors_copy_a_folder_of_the_store_and_refuse_another_content(
     put_number(place, "100", tmp_path)
     function = adding(f"{place.folder}/model/")
     (artifact,) = list_artifacts(function, place.ref).artifacts
-    assert [(file.path, file.size, file.sha256) for file in artifact.files] == [("deep/number", 3, None)]
+    assert [(file.path, file.size, file.sha256) for file in artifact.files] == [
+        ("deep/number", 3, None)
+    ]
     assert artifact.files[0].etag
     (single,) = list_artifacts(adding(f"{place.folder}/model/deep/number"), place.ref).artifacts
     assert single.files[0].path == "number" and not single.is_folder
@@ -63,7 +65,9 @@ def test_executors_copy_a_folder_of_the_store_and_refuse_another_content(
     (copy,) = copies.open(function.with_artifacts((single,)))
     assert Path(copy.path).read_text() == "100"  # in three parts
 
-    table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
+    table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(
+        place.name
+    )
     table.add_columns({"v": function})
     rows = table.count_rows()
     assert table.backfill("v").rows_computed == rows == table.count_rows("v = id + 100")
@@ -74,7 +78,9 @@ def test_executors_copy_a_folder_of_the_store_and_refuse_another_content(
     put_number(place, "300", tmp_path)
     table.add_columns({"x": function})
     put_number(place, "400", tmp_path)
-    with pytest.raises(ArtifactError, match=r"the file 'deep/number' has another content.*Location: .*/model/"):
+    with pytest.raises(
+        ArtifactError, match=r"the file 'deep/number' has another content.*Location: .*/model/"
+    ):
         table.backfill("x")
     assert (
         table.backfill("v", stale=True).rows_computed == rows == table.count_rows("v = id + 200")

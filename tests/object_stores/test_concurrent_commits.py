@@ -12,12 +12,19 @@ import pyarrow as pa
 import pytest
 
 from tests.lance_spark.write.backfills import make_table
-from tests.object_stores.committers import commit_a_column, commit_a_fragment, commit_some_rows, take_barrier
+from tests.object_stores.committers import (
+    commit_a_column,
+    commit_a_fragment,
+    commit_some_rows,
+    take_barrier,
+)
 from tests.object_stores.stores import Store, StorePlace
 
 pytestmark = pytest.mark.cluster
 
-each_store = pytest.mark.parametrize("store", [pytest.param("az", marks=pytest.mark.long), "s3"], indirect=True)
+each_store = pytest.mark.parametrize(
+    "store", [pytest.param("az", marks=pytest.mark.long), "s3"], indirect=True
+)
 """Both stores in `make test-long`. One test of the quick suite has both."""
 
 COMMITS = 3
@@ -40,7 +47,9 @@ class CommitterPool:
 def pool(request: pytest.FixtureRequest) -> Iterator[CommitterPool]:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(request.param)
-    executor = ProcessPoolExecutor(request.param, mp_context=context, initializer=take_barrier, initargs=(barrier,))
+    executor = ProcessPoolExecutor(
+        request.param, mp_context=context, initializer=take_barrier, initargs=(barrier,)
+    )
     with executor as started:
         yield CommitterPool(request.param, started)
 
@@ -56,7 +65,9 @@ def test_rows_of_writers_that_create_and_append_are_all_there(pool: CommitterPoo
 
 
 @each_store
-def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: CommitterPool, store: Store):
+def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(
+    pool: CommitterPool, store: Store
+):
     place = store.place()
     make_table(place.uri, fragments=2, storage=place.storage)
     results = pool.together(commit_a_column, place)
@@ -66,9 +77,14 @@ def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: 
     assert place.column("text") == {k: f"t{k}" for k in range(20)} and place.orphans() == set()
 
 
-def test_fragments_of_one_column_that_are_filled_at_the_same_time_are_all_there(pool: CommitterPool, store: Store):
+def test_fragments_of_one_column_that_are_filled_at_the_same_time_are_all_there(
+    pool: CommitterPool, store: Store
+):
     place = store.place()
     make_table(place.uri, fragments=pool.size, rows=5, storage=place.storage, c=pa.int64())
     results = pool.together(commit_a_fragment, place)
     assert all(result.rows == 5 and result.rows_gone == 0 for result in results)
-    assert place.column("c") == {k: k * 10 + k // 5 for k in range(pool.size * 5)} and place.orphans() == set()
+    assert (
+        place.column("c") == {k: k * 10 + k // 5 for k in range(pool.size * 5)}
+        and place.orphans() == set()
+    )

@@ -20,8 +20,18 @@ pytestmark = pytest.mark.cluster
 
 
 def backfill(place: StorePlace) -> None:
-    job = Backfill(place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage)
-    job.commit(job.task([job.batch(*zip(*computed(snapshot_rows(place.uri, storage=place.storage)), strict=True))]))
+    job = Backfill(
+        place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage
+    )
+    job.commit(
+        job.task(
+            [
+                job.batch(
+                    *zip(*computed(snapshot_rows(place.uri, storage=place.storage)), strict=True)
+                )
+            ]
+        )
+    )
 
 
 def table_of(place: StorePlace) -> lance_spark.Table:
@@ -34,7 +44,10 @@ WRITES: dict[str, tuple[type[CommitError], Callable[[StorePlace], object]]] = {
         CommitConflictError,
         lambda place: table_of(place).add([{"id": 100, "text": "t100", "other": 1, "c": None}]),
     ),
-    "column": (CommitConflictError, lambda place: table_of(place).add_columns(pa.field("n", pa.int64()))),
+    "column": (
+        CommitConflictError,
+        lambda place: table_of(place).add_columns(pa.field("n", pa.int64())),
+    ),
     "backfill": (CommitImpossibleError, backfill),
 }
 

@@ -21,8 +21,12 @@ def test_modules_reach_a_udf_through_the_store(s3: Store, spark: SparkSession, t
     place = s3.place()
     make_table(place.uri, storage=place.storage)
     (tmp_path / "stored_module.py").write_text("def double(x):\n    return 2 * x\n")
-    manifest = Manifest.create_pip("stored").py_modules([str(tmp_path / "stored_module.py")]).build()
-    db = lance_spark.connect(place.folder, spark, place.storage, progress=False, default_manifest="stored")
+    manifest = (
+        Manifest.create_pip("stored").py_modules([str(tmp_path / "stored_module.py")]).build()
+    )
+    db = lance_spark.connect(
+        place.folder, spark, place.storage, progress=False, default_manifest="stored"
+    )
     db.define_manifest("stored", manifest)
     (tmp_path / "stored_module.py").unlink()
 
@@ -34,5 +38,9 @@ def test_modules_reach_a_udf_through_the_store(s3: Store, spark: SparkSession, t
 
     table = db.open_table(place.name)
     table.add_columns({"double": double})
-    assert table.backfill("double").rows_computed == table.count_rows() == table.count_rows("double = 2 * id")
+    assert (
+        table.backfill("double").rows_computed
+        == table.count_rows()
+        == table.count_rows("double = 2 * id")
+    )
     assert db.list_manifests() == {"stored": manifest} and place.name in db.table_names()

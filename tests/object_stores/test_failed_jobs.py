@@ -18,7 +18,9 @@ from tests.support.inline_jobs import NoSpark, acting
 
 pytestmark = pytest.mark.cluster
 
-BUDGET = tomllib.loads(Path(__file__).with_name("request_budgets.toml").read_text())["end of a failed job"]
+BUDGET = tomllib.loads(Path(__file__).with_name("request_budgets.toml").read_text())[
+    "end of a failed job"
+]
 
 
 def copying(uri: str, path: str, version: str) -> UDF:
@@ -39,9 +41,13 @@ def copying(uri: str, path: str, version: str) -> UDF:
 
 
 @pytest.mark.parametrize("versions", [2, 20])
-def test_the_end_of_a_failed_job_does_not_read_each_version(versions: int, counting: Store, tmp_path: Path):
+def test_the_end_of_a_failed_job_does_not_read_each_version(
+    versions: int, counting: Store, tmp_path: Path
+):
     session: Any = NoSpark()
-    remote = RemoteTable(spark=session, root=counting.root, storage=counting.storage, fragments=4, rows=10)
+    remote = RemoteTable(
+        spark=session, root=counting.root, storage=counting.storage, fragments=4, rows=10
+    )
     remote.make()
     path = str(tmp_path / "call")
     remote.table.add_columns({"copied": copying(remote.uri, path, "1")})
@@ -60,7 +66,9 @@ def test_the_end_of_a_failed_job_does_not_read_each_version(versions: int, count
         call = count_requests(remote.storage, fail)
     called_s = float(Path(path).read_text())
     ending = CountedCall([request for request in call.requests if request.began_s > called_s])
-    exceeded = {method: count for method, count in ending.by_method.items() if count > BUDGET.get(method, 0)}
+    exceeded = {
+        method: count for method, count in ending.by_method.items() if count > BUDGET.get(method, 0)
+    }
     assert not exceeded, "\n".join([str(ending.by_method), *ending.paths(ending.by_method)])
     assert remote.dataset().version == versions + 2
     assert strays(StorePlace(uri=remote.uri, storage=remote.storage)) == set()

@@ -48,7 +48,15 @@ ON_SPARK = [
 ]
 SAMPLE = ["create_table", "add_columns of a UDF", "job record"]
 """A commit of rows, a change committed by Lance itself, and an append to a side table."""
-REPLY_SAMPLE = [*SAMPLE, "add", "backfill write", "compaction", "create_materialized_view", "drop_index", "rename"]
+REPLY_SAMPLE = [
+    *SAMPLE,
+    "add",
+    "backfill write",
+    "compaction",
+    "create_materialized_view",
+    "drop_index",
+    "rename",
+]
 """The sample of the shortest test: an operation per kind of commit."""
 WAITING_SAMPLE = ["add_columns of a UDF"]
 """The sample for tests with waits of seconds."""
@@ -109,8 +117,13 @@ def prepared(store: Store, operation: StoreOperation) -> tuple[StorePlace, int]:
 def check_done(place: StorePlace, operation: StoreOperation, before: int) -> None:
     """Checks that the operation took effect once, without leftovers."""
     assert operation.shows(place) == operation.expected
-    assert place.open().version == before + operation.versions, "it was committed twice, or not at all"
-    assert operation.rewrites or {name for name in place.orphans() if name.startswith("data/")} == set()
+    assert place.open().version == before + operation.versions, (
+        "it was committed twice, or not at all"
+    )
+    assert (
+        operation.rewrites
+        or {name for name in place.orphans() if name.startswith("data/")} == set()
+    )
 
 
 @pytest.mark.parametrize("name", sampled([*OPERATIONS, *ON_SPARK], REPLY_SAMPLE))
@@ -125,7 +138,9 @@ def test_an_operation_takes_effect_once_if_the_reply_to_its_manifest_is_lost(
     check_done(place, operation, before)
 
 
-@pytest.mark.parametrize("name", sampled([name for name in OPERATIONS if name != "job record"], ["add"]))
+@pytest.mark.parametrize(
+    "name", sampled([name for name in OPERATIONS if name != "job record"], ["add"])
+)
 def test_an_operation_takes_effect_once_if_the_store_goes_away_with_the_reply_to_its_manifest(
     name: str, failing: Store, monkeypatch: pytest.MonkeyPatch
 ):
@@ -167,7 +182,11 @@ def test_an_operation_takes_effect_once_whichever_reply_to_a_put_is_lost(
     check_done(place, operation, before)
     for skip in range(puts):
         place, before = prepared(failing, operation)
-        fail(failing.storage, lose=f"^PUT .*{re.escape(place.uri.removeprefix('s3://').rpartition('/')[0])}", skip=skip)
+        fail(
+            failing.storage,
+            lose=f"^PUT .*{re.escape(place.uri.removeprefix('s3://').rpartition('/')[0])}",
+            skip=skip,
+        )
         operation.act(place)
         fail(failing.storage)
         check_done(place, operation, before)
@@ -181,7 +200,9 @@ def test_an_operation_takes_effect_once_whichever_reply_to_a_put_is_lost(
     ],
 )
 @pytest.mark.long
-def test_an_operation_outlasts_an_outage(name: str, seconds: int, failing: Store, request: pytest.FixtureRequest):
+def test_an_operation_outlasts_an_outage(
+    name: str, seconds: int, failing: Store, request: pytest.FixtureRequest
+):
     operation = operation_named(name, request)
     place, before = prepared(failing, operation)
     fail(failing.storage, down_s=seconds)
@@ -203,7 +224,9 @@ def test_an_operation_takes_effect_once_on_a_store_that_throttles(
     check_done(place, operation, before)
 
 
-@pytest.mark.parametrize("name", sampled([*OPERATIONS, *ON_SPARK], ["add_columns of a UDF", "job record"]))
+@pytest.mark.parametrize(
+    "name", sampled([*OPERATIONS, *ON_SPARK], ["add_columns of a UDF", "job record"])
+)
 def test_expired_credentials_are_a_typed_error_at_once_that_names_them(
     name: str, failing: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ):
@@ -226,7 +249,9 @@ def test_expired_credentials_are_a_typed_error_at_once_that_names_them(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("name", sampled([name for name in OPERATIONS if name != "job record"], WAITING_SAMPLE))
+@pytest.mark.parametrize(
+    "name", sampled([name for name in OPERATIONS if name != "job record"], WAITING_SAMPLE)
+)
 def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(
     name: str, failing: Store, outage_file: Path
 ):
@@ -305,7 +330,9 @@ def test_stores_that_never_answered_are_errors_within_20_seconds():
             listening.bind(("127.0.0.1", 0))
             listening.listen()
         ports = (free_port(), *(listening.getsockname()[1] for listening in (first, second)))
-        places = [StorePlace(uri="s3://tables/x/t.lance", storage=s3_options(port)) for port in ports]
+        places = [
+            StorePlace(uri="s3://tables/x/t.lance", storage=s3_options(port)) for port in ports
+        ]
         assert max(threads.map(seconds_until_refused, places)) < 20
         assert max(map(seconds_until_refused, places)) < 1, "a second call asks again at once"
 
@@ -335,9 +362,13 @@ def test_a_new_process_of_spark_outlasts_an_outage_if_the_application_has_an_ans
         subprocess.run(command, env=environment, check=True, timeout=60)
     fail(failing.storage, down_s=20)
     began = time.monotonic()
-    process = subprocess.run(command, env=environment, check=False, timeout=120, capture_output=True, text=True)
+    process = subprocess.run(
+        command, env=environment, check=False, timeout=120, capture_output=True, text=True
+    )
     assert (process.returncode == 0) == is_known, process.stderr
-    assert is_known or (time.monotonic() - began < 20 and "the store does not answer" in process.stderr)
+    assert is_known or (
+        time.monotonic() - began < 20 and "the store does not answer" in process.stderr
+    )
 
 
 def test_retries_that_the_user_set_stay_as_they_are(failing: Store):
@@ -359,7 +390,9 @@ def test_a_process_asks_a_store_once(failing: Store):
     requests_of(failing.storage)
     for _ in range(3):
         dataset_retries.retry_options(place.uri, place.storage)
-    assert [(request.method, request.status) for request in requests_of(failing.storage)] == [("HEAD", 404)]
+    assert [(request.method, request.status) for request in requests_of(failing.storage)] == [
+        ("HEAD", 404)
+    ]
 
 
 def test_a_first_write_without_credentials_names_the_credentials_and_nothing_unsafe(failing: Store):

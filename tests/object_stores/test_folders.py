@@ -25,7 +25,9 @@ def test_a_drop_deletes_the_table_with_branches_and_nothing_of_others(store: Sto
     dataset = place.open()
     dataset.tags.create("first", 1)
     dataset.create_scalar_index("id", "BTREE")
-    lance.write_dataset(ROWS, dataset.create_branch("dev/one", 1), mode="append", storage_options=place.storage)
+    lance.write_dataset(
+        ROWS, dataset.create_branch("dev/one", 1), mode="append", storage_options=place.storage
+    )
     objects = LanceObjects(place.uri, tuple(sorted(place.storage.items())))
     foreign = sorted(set(FOREIGN) - {"other.lance/_versions/1.manifest"})
     for name in foreign:

@@ -19,7 +19,9 @@ LOOKS = (1, 10, 40)
 MOST_MORE = 10
 
 
-def test_requests_of_a_job_do_not_grow_with_the_number_of_jobs(counting: Store, spark: SparkSession) -> None:
+def test_requests_of_a_job_do_not_grow_with_the_number_of_jobs(
+    counting: Store, spark: SparkSession
+) -> None:
     remote = RemoteTable(spark=spark, root=counting.root, storage=counting.storage, fragments=2)
     remote.make()
     table = remote.table
@@ -27,10 +29,14 @@ def test_requests_of_a_job_do_not_grow_with_the_number_of_jobs(counting: Store, 
     table.backfill("letters")
     requests, plans, histories, records = {}, {}, {}, {}
     for job in range(1, max(LOOKS) + 1):
-        call = count_requests(remote.storage, lambda job=job: table.backfill("letters", where=f"id = {job}"))
+        call = count_requests(
+            remote.storage, lambda job=job: table.backfill("letters", where=f"id = {job}")
+        )
         if job in LOOKS:
             requests[job] = call.total
-            plans[job] = count_requests(remote.storage, lambda: table.plan_backfill("letters")).total
+            plans[job] = count_requests(
+                remote.storage, lambda: table.plan_backfill("letters")
+            ).total
             histories[job] = count_requests(remote.storage, table.list_jobs).total
             uri = f"{remote.uri}/{RECORDS.name}"
             records[job] = lance.dataset(uri, storage_options=remote.storage).count_rows()

@@ -14,7 +14,14 @@ from lance_spark import BackfillJobResult, Job, Table
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.table.call_log import CallLog
 from tests.lance_spark.write.backfills import make_table
-from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
+from tests.object_stores.others import (
+    ALL,
+    COMMITTED,
+    IMPOSSIBLE,
+    Scenario,
+    on_stores,
+    work_of_others,
+)
 from tests.object_stores.stores import Store, StorePlace
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
@@ -44,7 +51,9 @@ def gate(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def table(place: StorePlace, call_log: CallLog, gate: Path, spark: SparkSession) -> Table:
-    new_table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
+    new_table = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(
+        place.name
+    )
     new_table.add_columns({"c": waiting_udf(call_log, gate)})
     return new_table
 
@@ -75,7 +84,9 @@ def computing(table: Table, call_log: CallLog) -> Job:
 
     def has_called_all() -> bool:
         assert not job.done(), f"the job ended: {job.status}"
-        return Path(call_log.path).exists() and len(Path(call_log.path).read_text().split()) == len(ALL)
+        return Path(call_log.path).exists() and len(Path(call_log.path).read_text().split()) == len(
+            ALL
+        )
 
     eventually(has_called_all, seconds=60)
     return job
@@ -95,14 +106,21 @@ def test_values_are_committed_beside(
     assert work_of_others(place) == foreign_work, "another writer's work changed"
     assert call_log.take() == sorted([*ALL, *scenario.changed]), "a value was not computed once"
     numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_recomputed)
-    new, deleted_count, changed = (len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed))
+    new, deleted_count, changed = (
+        len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed)
+    )
     assert numbers == (new, deleted_count, scenario.carried, changed)
     assert place.orphans() == set()
 
 
 @on_stores("act, text", IMPOSSIBLE)
 def test_values_are_refused_after(
-    act: Callable[[StorePlace], None], text: str, place: StorePlace, table: Table, call_log: CallLog, gate: Path
+    act: Callable[[StorePlace], None],
+    text: str,
+    place: StorePlace,
+    table: Table,
+    call_log: CallLog,
+    gate: Path,
 ):
     job = computing(table, call_log)
     act(place)

@@ -20,8 +20,14 @@ def test_each_operation_has_a_budget() -> None:
 
 
 def test_the_page_on_performance_has_the_budgets() -> None:
-    page = (HERE.parents[1] / "docs" / "performance.md").read_text().partition("## Requests to an object store")[2]
+    page = (
+        (HERE.parents[1] / "docs" / "performance.md")
+        .read_text()
+        .partition("## Requests to an object store")[2]
+    )
     rows = re.findall(r"^\| (.+?) \| ([\d,]+) \| [\d,]* \| ([\d,]+) \|", page, re.MULTILINE)
-    numbers = {name: (int(few.replace(",", "")), int(many.replace(",", ""))) for name, few, many in rows}
+    numbers = {
+        name: (int(few.replace(",", "")), int(many.replace(",", ""))) for name, few, many in rows
+    }
     sums = {name: tuple(sum(BUDGETS[size][name].values()) for size in SIZES) for name in OPERATIONS}
     assert numbers == sums

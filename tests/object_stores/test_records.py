@@ -26,7 +26,10 @@ def test_records_of_several_drivers_are_all_there_beside_a_compaction(store: Sto
 
     with ThreadPoolExecutor(DRIVERS) as pool:
         drivers = [pool.submit(drive, fragment) for fragment in range(DRIVERS)]
-        assert records.compact("token", keep=lambda fragment_record: fragment_record.fragment_id != 99) == 6
+        assert (
+            records.compact("token", keep=lambda fragment_record: fragment_record.fragment_id != 99)
+            == 6
+        )
         for driver in drivers:
             driver.result()
     loaded = list(records.load("token"))

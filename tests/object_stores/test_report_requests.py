@@ -34,11 +34,16 @@ def test_requests_of_a_report_grow_with_neither_jobs_nor_versions_nor_fragments(
     assert few.result.jobs == 3 and [call.result.jobs for call in many] == [1000, 1000]
     assert [writes_of(call) for call in (few, *many)] == [0, 0, 0]
     # Each of the 20 newest jobs with errors has a look at the table of errors, and the page shows ten versions.
-    assert few.total <= FEW_REQUESTS and many[0].total <= MANY_REQUESTS, (few.by_method, many[0].by_method)
+    assert few.total <= FEW_REQUESTS and many[0].total <= MANY_REQUESTS, (
+        few.by_method,
+        many[0].by_method,
+    )
     assert many[1].total <= many[0].total + 5, (many[0].by_method, many[1].paths(many[1].by_method))
 
 
-def grow_and_count(table: Table, db: Connection, storage: dict[str, str], number: int) -> CountedCall:
+def grow_and_count(
+    table: Table, db: Connection, storage: dict[str, str], number: int
+) -> CountedCall:
     """Adds a thousand jobs and 30 versions with a fragment each, and counts the requests of a report."""
     write_jobs(table, ended_jobs(1000, rows_skipped=5), storage)
     for fragment in range(30):

@@ -39,7 +39,10 @@ def remote_table(store: Store, spark: SparkSession, **sizes: int) -> RemoteTable
 
 
 def excesses(
-    remote: RemoteTable, operations: Mapping[str, CountedOperation], budgets: dict[str, dict[str, float]], unit: float
+    remote: RemoteTable,
+    operations: Mapping[str, CountedOperation],
+    budgets: dict[str, dict[str, float]],
+    unit: float,
 ) -> Iterator[str]:
     """Runs the operations in order, and yields a text for each operation above its budget."""
     for name, operation in operations.items():
@@ -52,7 +55,9 @@ def excess(name: str, call: CountedCall, budget: dict[str, float], unit: float) 
     counted = {method: round(number / unit, 3) for method, number in call.by_method.items()}
     exceeded = [method for method in METHODS if counted.get(method, 0) > budget.get(method, 0)]
     if exceeded:
-        numbers = ", ".join(f"{method} {counted[method]:g} of {budget.get(method, 0):g}" for method in exceeded)
+        numbers = ", ".join(
+            f"{method} {counted[method]:g} of {budget.get(method, 0):g}" for method in exceeded
+        )
         line = ", ".join(f"{method} = {number:g}" for method, number in counted.items())
         paths = "\n    ".join(call.paths(exceeded))
         yield f'{name}: {numbers}. Counted:\n"{name}" = {{ {line} }}\n    {paths}'
@@ -63,11 +68,19 @@ def test_operations_on_small_files_make_at_most_the_requests_of_their_budgets(
     fragments: int, counting: Store, spark: SparkSession
 ):
     remote = remote_table(counting, spark, fragments=fragments)
-    operations = {name: operation for name, operation in OPERATIONS.items() if fragments > 10 or not operation.long}
+    operations = {
+        name: operation
+        for name, operation in OPERATIONS.items()
+        if fragments > 10 or not operation.long
+    }
     texts = list(excesses(remote, operations, BUDGETS[f"{fragments} fragments"], 1))
     assert not texts, "\n".join(texts)
-    lengths = remote.dataset().to_table(columns=["text", "letters"], filter="text IS NOT NULL AND letters IS NOT NULL")
-    assert all(len(row["text"]) == row["letters"] or row["text"] == "other" for row in lengths.to_pylist())
+    lengths = remote.dataset().to_table(
+        columns=["text", "letters"], filter="text IS NOT NULL AND letters IS NOT NULL"
+    )
+    assert all(
+        len(row["text"]) == row["letters"] or row["text"] == "other" for row in lengths.to_pylist()
+    )
     assert lengths.num_rows >= fragments * remote.rows
     remote.table.drop_columns(["letters"])
     for uri in (remote.uri, remote.view.uri):
@@ -84,7 +97,9 @@ def test_operations_on_large_files_make_at_most_the_requests_per_megabyte_of_the
 
 
 @pytest.mark.long
-def test_a_cycle_of_operations_leaves_no_file_without_a_version(counting: Store, spark: SparkSession):
+def test_a_cycle_of_operations_leaves_no_file_without_a_version(
+    counting: Store, spark: SparkSession
+):
     """Neither before a cleanup nor after one."""
     remote = RemoteTable(spark=spark, root=counting.root, storage=counting.storage, fragments=2)
     remote.make()
@@ -97,7 +112,9 @@ def test_a_cycle_of_operations_leaves_no_file_without_a_version(counting: Store,
         remote.table.backfill("letters", stale=True)
         remote.view.refresh()
     remote.table.drop_columns(["letters"])
-    tables = [StorePlace(uri=uri, storage=counting.storage) for uri in (remote.uri, remote.view.uri)]
+    tables = [
+        StorePlace(uri=uri, storage=counting.storage) for uri in (remote.uri, remote.view.uri)
+    ]
     assert [strays(table) for table in tables] == [set(), set()]
     for table in (remote.table, remote.view):
         lance_spark.cleanup(table.uri, older_than=timedelta(0), storage_options=counting.storage)

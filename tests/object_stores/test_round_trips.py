@@ -28,7 +28,9 @@ LATENCY_S = 0.05
 def remote(counting: Store) -> RemoteTable:
     """A table of 40 fragments with a column for a UDF, whose jobs need no Spark."""
     session: Any = NoSpark()
-    remote = RemoteTable(spark=session, root=counting.root, storage=counting.storage, fragments=40, rows=10)
+    remote = RemoteTable(
+        spark=session, root=counting.root, storage=counting.storage, fragments=40, rows=10
+    )
     remote.make()
     remote.table.add_columns({"letters": make_letters()})
     return remote
@@ -44,7 +46,10 @@ def run_with_latency(remote: RemoteTable, act: Callable[[Table], object]) -> Cou
 
 def most_in_flight(requests: Sequence[StoreRequest]) -> int:
     """Returns the maximum number of requests at the same time."""
-    return max(sum(other.began_s <= request.began_s < other.ended_s for other in requests) for request in requests)
+    return max(
+        sum(other.began_s <= request.began_s < other.ended_s for other in requests)
+        for request in requests
+    )
 
 
 def test_a_first_backfill_reads_and_writes_small_fragments_at_once(remote: RemoteTable):
@@ -60,7 +65,9 @@ def test_a_first_backfill_reads_and_writes_small_fragments_at_once(remote: Remot
 @pytest.fixture
 def spark_remote(counting: Store, spark: SparkSession) -> RemoteTable:
     """A table of 40 fragments. Its jobs run on Spark, whose workers have run a backfill."""
-    remote = RemoteTable(spark=spark, root=counting.root, storage=counting.storage, fragments=40, rows=10)
+    remote = RemoteTable(
+        spark=spark, root=counting.root, storage=counting.storage, fragments=40, rows=10
+    )
     remote.make()
     remote.table.add_columns({"letters": make_letters()})
     remote.table.backfill("letters")
@@ -92,7 +99,9 @@ def test_the_udf_is_called_after_few_serial_round_trips(
 
     remote.table.add_columns({"copied": noting})
     call = run_with_latency(remote, lambda table: table.backfill("copied"))
-    awaited = CountedCall([request for request in call.requests if "/_lance_spark/jobs" not in request.path])
+    awaited = CountedCall(
+        [request for request in call.requests if "/_lance_spark/jobs" not in request.path]
+    )
     assert awaited.busy_s(until=float(Path(path).read_text())) / LATENCY_S <= most
 
 
@@ -101,7 +110,9 @@ def test_the_udf_is_called_after_few_serial_round_trips(
     [lambda table: table.backfill("letters"), lambda table: table.compact_files()],
     ids=["backfill", "compaction"],
 )
-def test_a_job_whose_start_cannot_be_recorded_commits_nothing(act: Callable[[Table], object], remote: RemoteTable):
+def test_a_job_whose_start_cannot_be_recorded_commits_nothing(
+    act: Callable[[Table], object], remote: RemoteTable
+):
     """The history has other columns, as after damage. Tasks run while the start is recorded."""
     history = f"{remote.uri}/_lance_spark/jobs.lance"
     lance.write_dataset(remote.twin().to_table(), history, storage_options=remote.storage)

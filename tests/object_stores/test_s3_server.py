@@ -21,7 +21,9 @@ DIGITS = b"0123456789"
 def ask(store: ObjectStore, method: str, target: str, body: bytes = b"", **headers: str) -> S3Reply:
     path, _, query = target.partition("?")
     named_headers = {name.replace("_", "-"): value for name, value in headers.items()}
-    return store.answer(S3Request(method=method, path=path, query=query, headers=named_headers, body=body))
+    return store.answer(
+        S3Request(method=method, path=path, query=query, headers=named_headers, body=body)
+    )
 
 
 @pytest.fixture
@@ -67,10 +69,16 @@ def test_conditional_writes_take_effect_or_change_nothing(
 
 def test_a_write_on_the_read_state_takes_effect_once(store: ObjectStore) -> None:
     etag = ask(store, "HEAD", "/b/digits").headers["ETag"]
-    assert [ask(store, "PUT", "/b/digits", b"new", if_match=etag).status for _ in range(2)] == [200, 412]
+    assert [ask(store, "PUT", "/b/digits", b"new", if_match=etag).status for _ in range(2)] == [
+        200,
+        412,
+    ]
     careless = ObjectStore(ignore_conditions=True)
     ask(careless, "PUT", "/b")
-    assert [ask(careless, "PUT", "/b/k", b"", if_none_match="*").status for _ in range(2)] == [200, 200]
+    assert [ask(careless, "PUT", "/b/k", b"", if_none_match="*").status for _ in range(2)] == [
+        200,
+        200,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,24 +101,34 @@ def test_a_range_has_its_bytes_or_is_refused(
     if content is None:
         assert reply.status == 416
     else:
-        assert (reply.status, reply.body, reply.headers["Content-Range"]) == (206, content, content_range)
+        assert (reply.status, reply.body, reply.headers["Content-Range"]) == (
+            206,
+            content,
+            content_range,
+        )
 
 
-def begin_upload(store: ObjectStore, target: str, contents: list[bytes]) -> tuple[str, list[tuple[int, str]]]:
+def begin_upload(
+    store: ObjectStore, target: str, contents: list[bytes]
+) -> tuple[str, list[tuple[int, str]]]:
     """Uploads parts, the last part first, and returns the id of the upload with numbers and tags of the parts."""
     (upload,) = texts(ask(store, "POST", f"{target}?uploads="), "{*}UploadId")
     parts = []
     for number in range(len(contents), 0, -1):
-        reply = ask(store, "PUT", f"{target}?partNumber={number}&uploadId={upload}", contents[number - 1])
+        reply = ask(
+            store, "PUT", f"{target}?partNumber={number}&uploadId={upload}", contents[number - 1]
+        )
         parts.append((number, reply.headers["ETag"]))
     return upload, parts[::-1]
 
 
-def complete(store: ObjectStore, target: str, upload: str, parts: list[tuple[int, str]], **headers: str) -> S3Reply:
-    listed = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in parts)
-    body = (
-        f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{listed}</CompleteMultipartUpload>'
+def complete(
+    store: ObjectStore, target: str, upload: str, parts: list[tuple[int, str]], **headers: str
+) -> S3Reply:
+    listed = "".join(
+        f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>" for number, tag in parts
     )
+    body = f'<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{listed}</CompleteMultipartUpload>'
     return ask(store, "POST", f"{target}?uploadId={upload}", body.encode(), **headers)
 
 
@@ -124,10 +142,16 @@ def test_an_upload_has_the_listed_parts_in_order(store: ObjectStore) -> None:
 
 @pytest.mark.parametrize("fault", ["absent part", "other tag", "small part", "no part", "aborted"])
 def test_a_wrong_completion_makes_no_object(store: ObjectStore, fault: str) -> None:
-    upload, parts = begin_upload(store, "/b/k", [b"small", b"end"] if fault == "small part" else [b"only"])
+    upload, parts = begin_upload(
+        store, "/b/k", [b"small", b"end"] if fault == "small part" else [b"only"]
+    )
     if fault == "aborted":
         assert ask(store, "DELETE", f"/b/k?uploadId={upload}").status == 204
-    wrong_parts = {"absent part": [*parts, (7, parts[0][1])], "other tag": [(1, '"0"')], "no part": []}
+    wrong_parts = {
+        "absent part": [*parts, (7, parts[0][1])],
+        "other tag": [(1, '"0"')],
+        "no part": [],
+    }
     assert complete(store, "/b/k", upload, wrong_parts.get(fault, parts)).status in (400, 404)
     assert ask(store, "GET", "/b/k").status == 404
 
@@ -156,7 +180,12 @@ def test_the_pages_of_a_list_have_each_key_and_each_folder_once(
     ask(store, "PUT", "/b")
     for key in keys:
         ask(store, "PUT", f"/b/{key}", key.encode())
-    parameters = {"prefix": prefix, "start-after": after, "delimiter": delimiter, "max-keys": str(limit)}
+    parameters = {
+        "prefix": prefix,
+        "start-after": after,
+        "delimiter": delimiter,
+        "max-keys": str(limit),
+    }
     replies = list(pages(store, parameters))
     chosen_keys = sorted(key for key in keys if key.startswith(prefix) and key > after)
     folders = {
@@ -166,7 +195,9 @@ def test_the_pages_of_a_list_have_each_key_and_each_folder_once(
     }
     files = [key for key in chosen_keys if not any(key.startswith(folder) for folder in folders)]
     assert [key for reply in replies for key in texts(reply, "{*}Contents/{*}Key")] == files
-    assert [key for reply in replies for key in texts(reply, "{*}CommonPrefixes/{*}Prefix")] == sorted(folders)
+    assert [
+        key for reply in replies for key in texts(reply, "{*}CommonPrefixes/{*}Prefix")
+    ] == sorted(folders)
     assert all(int(texts(reply, "{*}KeyCount")[0]) <= limit for reply in replies)
 
 
@@ -210,6 +241,13 @@ def test_a_connection_serves_requests_after_a_refusal() -> None:
         return replies
 
     created, put, absent, head, missing, deleted, got, chunked = asyncio.run(serve())
-    assert [created[0], put[0], absent[0], missing[0], deleted[0], chunked[0]] == [200, 200, 404, 404, 204, 501]
+    assert [created[0], put[0], absent[0], missing[0], deleted[0], chunked[0]] == [
+        200,
+        200,
+        404,
+        404,
+        204,
+        501,
+    ]
     assert absent[2] == b"" and missing[2] != b""
     assert head == (200, "5", b"") and got == (200, "5", b"value")

@@ -90,16 +90,21 @@ def test_a_store_that_ignores_them_is_refused_and_nothing_is_left_there(unsafe: 
     assert place.objects() == []
 
 
-@pytest.mark.parametrize(("name", "keeps"), [("az", True), ("s3", True), ("careless", False), ("s3rver_store", False)])
+@pytest.mark.parametrize(
+    ("name", "keeps"), [("az", True), ("s3", True), ("careless", False), ("s3rver_store", False)]
+)
 def test_the_answer_is_the_same_every_time(name: str, keeps: bool, request: pytest.FixtureRequest):
     chosen_store: Store = request.getfixturevalue(name)
-    assert {keeps_conditions(f"{chosen_store.root}/again-{number}", chosen_store.storage) for number in range(5)} == {
-        keeps
-    }
+    assert {
+        keeps_conditions(f"{chosen_store.root}/again-{number}", chosen_store.storage)
+        for number in range(5)
+    } == {keeps}
 
 
 @pytest.mark.parametrize("root", ["file-object-store://", "memory://", "shared-memory://", ""])
-def test_schemes_that_are_not_asked_are_safe(root: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+def test_schemes_that_are_not_asked_are_safe(
+    root: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+):
     uri = f"{root}{tmp_path}/{uuid.uuid4().hex}"
     assert keeps_conditions(uri, {})
     monkeypatch.setattr(store_check, "keeps_conditions", lambda *_: pytest.fail("it was asked"))
@@ -122,7 +127,9 @@ def test_a_location_is_asked_once_with_few_requests(s3: Store):
     first = requests_of(s3.storage)
     assert 0 < len(first) <= 20, first
     refuse(s3.place("another"))
-    refuse_unsafe_store(s3.place().uri, {**s3.storage, "aws_session_token": "of the next hour"}, allow=False)
+    refuse_unsafe_store(
+        s3.place().uri, {**s3.storage, "aws_session_token": "of the next hour"}, allow=False
+    )
     assert requests_of(s3.storage) == []
 
 
@@ -134,7 +141,9 @@ def test_threads_ask_once(s3: Store):
     for thread in threads:
         thread.join()
     puts = [
-        request for request in requests_of(s3.storage) if request.method == "PUT" and request.path.endswith(".manifest")
+        request
+        for request in requests_of(s3.storage)
+        if request.method == "PUT" and request.path.endswith(".manifest")
     ]
     assert len(puts) == 3
 
@@ -159,18 +168,24 @@ def test_a_refused_store_is_refused_again_without_a_request(careless: Store):
 # Failing stores
 
 
-def test_a_store_that_cannot_be_asked_is_an_error_and_asked_again(s3: Store, caplog: pytest.LogCaptureFixture):
+def test_a_store_that_cannot_be_asked_is_an_error_and_asked_again(
+    s3: Store, caplog: pytest.LogCaptureFixture
+):
     caplog.set_level(logging.ERROR)
     with pytest.raises(CommitError, match="for conditional puts failed") as caught:
         refuse_unsafe_store("s3://no-such-bucket/t.lance", s3.storage, allow=False)
-    assert not isinstance(caught.value, UnsafeStoreError) and "s3://no-such-bucket/t.lance" in str(caught.value)
+    assert not isinstance(caught.value, UnsafeStoreError) and "s3://no-such-bucket/t.lance" in str(
+        caught.value
+    )
     assert store_check._verdicts == {}
 
 
 def test_a_client_that_may_not_put_conditionally_is_no_safe_store(s3: Store):
     place = s3.place()
     with pytest.raises(CommitError, match="conditional put is disabled"):
-        refuse_unsafe_store(place.uri, {**s3.storage, "aws_conditional_put": "disabled"}, allow=False)
+        refuse_unsafe_store(
+            place.uri, {**s3.storage, "aws_conditional_put": "disabled"}, allow=False
+        )
     assert place.objects() == []
 
 
@@ -178,7 +193,8 @@ def test_a_client_that_may_not_put_conditionally_is_no_safe_store(s3: Store):
 
 
 @pytest.mark.parametrize(
-    ("text", "allowed"), [("true", True), ("1", True), ("yes", True), ("False", False), ("no", False)]
+    ("text", "allowed"),
+    [("true", True), ("1", True), ("yes", True), ("False", False), ("no", False)],
 )
 def test_the_environment_allows(text: str, allowed: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(ALLOW_VARIABLE, text)
@@ -214,7 +230,9 @@ def test_a_refused_append_makes_no_table(careless: Store, monkeypatch: pytest.Mo
     assert [row["id"] for row in place.contents()] == [1, 2]
 
 
-def test_refused_columns_leave_the_table_as_it_was(careless: Store, monkeypatch: pytest.MonkeyPatch):
+def test_refused_columns_leave_the_table_as_it_was(
+    careless: Store, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv(ALLOW_VARIABLE, raising=False)
     place = careless.place()
     make_table(place.uri, storage=place.storage)
@@ -235,7 +253,9 @@ def test_tasks_that_optimize_an_index_take_the_verdict_of_the_driver(
     """Executors have another environment than the driver."""
     place = careless.place()
     rows = pa.table({"id": range(100)})
-    lance.write_dataset(rows, place.uri, storage_options=place.storage).create_scalar_index("id", "BTREE")
+    lance.write_dataset(rows, place.uri, storage_options=place.storage).create_scalar_index(
+        "id", "BTREE"
+    )
     lance.write_dataset(rows, place.uri, mode="append", storage_options=place.storage)
     table = lance_spark.connect(place.folder, spark, place.storage).open_table(place.name)
     monkeypatch.delenv(ALLOW_VARIABLE, raising=False)
@@ -247,7 +267,9 @@ def test_tasks_that_optimize_an_index_take_the_verdict_of_the_driver(
 
 
 @pytest.mark.long
-def test_a_write_of_spark_is_refused_unless_its_option_allows_it(careless: Store, spark: SparkSession):
+def test_a_write_of_spark_is_refused_unless_its_option_allows_it(
+    careless: Store, spark: SparkSession
+):
     place = careless.place()
     lance.write_dataset(pa.table({"id": [0]}), place.uri, storage_options=place.storage)
     writer = spark.range(1, 4).write.format("lance").mode("append")

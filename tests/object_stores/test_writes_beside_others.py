@@ -26,7 +26,9 @@ def place(store: Store) -> StorePlace:
 
 def staged(place: StorePlace) -> tuple[Backfill, object]:
     """Returns a write with completed tasks, and their messages."""
-    job = Backfill(place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage)
+    job = Backfill(
+        place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage
+    )
     rows = computed(snapshot_rows(place.uri, storage=place.storage))
     return job, job.task([job.batch(*zip(*rows, strict=True))])
 
@@ -40,14 +42,18 @@ def test_values_are_committed_beside(scenario: Scenario, place: StorePlace) -> N
     assert place.column("c") == scenario.values(lambda _: None)
     assert work_of_others(place) == foreign_work, "another writer's work changed"
     numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_nulled)
-    new, deleted_count, changed = (len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed))
+    new, deleted_count, changed = (
+        len(list(rows)) for rows in (scenario.new, scenario.deleted, scenario.changed)
+    )
     assert numbers == (new, deleted_count, scenario.carried, changed)
     assert result.version == place.open().version and place.orphans() == set()
     assert last_commit(place.uri, place.storage) == result
 
 
 @on_stores("act, text", IMPOSSIBLE)
-def test_values_are_refused_after(act: Callable[[StorePlace], None], text: str, place: StorePlace) -> None:
+def test_values_are_refused_after(
+    act: Callable[[StorePlace], None], text: str, place: StorePlace
+) -> None:
     job, message = staged(place)
     act(place)
     version, foreign_contents = place.open().version, place.contents()

@@ -68,7 +68,9 @@ class _VendingHandler(BaseHTTPRequestHandler):
             self._lose()
             return
         headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.server.port)) as inner:
+        with contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.server.server.port)
+        ) as inner:
             inner.request(self.command, self.path, body, headers)
             answer = inner.getresponse()
             text = answer.read()
@@ -103,7 +105,9 @@ class _VendingHandler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def vending_namespace(storage: dict[str, str], seconds: float, **properties: str) -> Iterator[VendingNamespace]:
+def vending_namespace(
+    storage: dict[str, str], seconds: float, **properties: str
+) -> Iterator[VendingNamespace]:
     """Runs a namespace over an S3 server of `s3_server.py`."""
     own = {f"storage.{name}": value for name, value in storage.items()}
     root = {"root": f"s3://{TABLES}/vended-{time.monotonic_ns()}"}
@@ -112,7 +116,9 @@ def vending_namespace(storage: dict[str, str], seconds: float, **properties: str
 
 
 @contextlib.contextmanager
-def serve_keys(properties: dict[str, str], storage: dict[str, str], seconds: float) -> Iterator[VendingNamespace]:
+def serve_keys(
+    properties: dict[str, str], storage: dict[str, str], seconds: float
+) -> Iterator[VendingNamespace]:
     """Runs a namespace over a folder or a bucket."""
     with RestAdapter("dir", properties, port=0) as server:
         namespace = VendingNamespace(server, storage, seconds)

@@ -31,18 +31,34 @@ def slow(log: Log) -> UDF:
         time.sleep(0.1)
         return 2 * x
 
-    return udf(double, auto_backfill=True, min_checkpoint_size=BATCH, max_checkpoint_size=BATCH, checkpoint_size=BATCH)
+    return udf(
+        double,
+        auto_backfill=True,
+        min_checkpoint_size=BATCH,
+        max_checkpoint_size=BATCH,
+        checkpoint_size=BATCH,
+    )
 
 
 class AgentProcess:
     """A running `lance-spark agent` with stored code of all tables."""
 
-    def __init__(self, folder: str, log: Path, *arguments: str, module: str = "lance_spark.cli") -> None:
-        command = [*(sys.executable, "-m", module, "agent", "--root", folder, "--allow", "*"), *arguments]
+    def __init__(
+        self, folder: str, log: Path, *arguments: str, module: str = "lance_spark.cli"
+    ) -> None:
+        command = [
+            *(sys.executable, "-m", module, "agent", "--root", folder, "--allow", "*"),
+            *arguments,
+        ]
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment(), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=environment(),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def end(self, number: int) -> int:

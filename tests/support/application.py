@@ -33,21 +33,31 @@ def described(folder: Path) -> dict[str, Any]:
     """Returns the report of the application."""
     command = [sys.executable, "-m", "tests.support.application", str(folder)]
     process = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert process.returncode == 0, process.stderr[-4000:]
     return dict(json.loads(process.stdout.splitlines()[-1]))
 
 
 def builder(folder: str) -> SparkSession.Builder:
-    spark_builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
+    spark_builder = SparkSession.builder.master("local[1]").config(
+        "spark.sql.shuffle.partitions", "1"
+    )
     spark_builder = spark_builder.config("spark.ui.showConsoleProgress", "false").config(
         "spark.sql.warehouse.dir", f"{folder}/warehouse"
     )
     spark_builder = spark_builder.config(
         map={f"spark.sql.catalog.lance.storage.{key}": value for key, value in SECRETS.items()}
     )
-    return spark_builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+    return spark_builder.config("spark.driver.host", "127.0.0.1").config(
+        "spark.driver.bindAddress", "127.0.0.1"
+    )
 
 
 @lance_spark.udf(data_type=pa.int64())
@@ -57,7 +67,11 @@ def twice(id: int) -> int:
 
 def main(folder: str) -> None:
     report: dict[str, Any] = {}
-    stock = builder(folder).config("spark.ui.enabled", "false").config("spark.sql.catalog.lance.root", f"{folder}/t")
+    stock = (
+        builder(folder)
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.catalog.lance.root", f"{folder}/t")
+    )
     spark = stock.config("spark.sql.catalog.lance", "lancespark.LanceCatalog").getOrCreate()
     lance_spark.enable_pushdown(spark)
     try:
@@ -67,10 +81,14 @@ def main(folder: str) -> None:
     spark.stop()
 
     SparkSession.builder._options.clear()
-    manifest = lance_spark.Manifest.create_pip("of the application").pip(["packaging==24.2"]).build()
+    manifest = (
+        lance_spark.Manifest.create_pip("of the application").pip(["packaging==24.2"]).build()
+    )
     Path(folder, "events").mkdir()
     own = (
-        builder(folder).config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", f"file://{folder}/events")
+        builder(folder)
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", f"file://{folder}/events")
     )
     own = (
         own.config("spark.ui.enabled", "true")
@@ -92,7 +110,10 @@ def main(folder: str) -> None:
 
     by_path = f"path '{folder}/tables/t.lance', 'storage.headers' 'SECREThead'"
     spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS ({by_path})").collect()
-    texts = [str(spark.sql(text).collect()) for text in ("SET", "SET -v", "EXPLAIN EXTENDED SELECT * FROM lance.t")]
+    texts = [
+        str(spark.sql(text).collect())
+        for text in ("SET", "SET -v", "EXPLAIN EXTENDED SELECT * FROM lance.t")
+    ]
     texts += [str(spark.sql("EXPLAIN EXTENDED SELECT * FROM v").collect())]
     sas = "spark.sql.catalog.lance.storage.azure_storage_sas_key"
     report["set"] = spark.sql(f"SET {sas}").first()["value"]  # type: ignore[index]
@@ -100,8 +121,14 @@ def main(folder: str) -> None:
     for page in ("/environment/", f"/api/v1/applications/{application}/environment", "/SQL/"):
         texts.append(urllib.request.urlopen(f"{web}{page}", timeout=60).read().decode())
     spark.stop()
-    texts += [path.read_text(errors="replace") for path in Path(folder, "events").rglob("*") if path.is_file()]
-    report["shown"] = [text[text.index("SECRET") - 200 :][:300] for text in texts if "SECRET" in text]
+    texts += [
+        path.read_text(errors="replace")
+        for path in Path(folder, "events").rglob("*")
+        if path.is_file()
+    ]
+    report["shown"] = [
+        text[text.index("SECRET") - 200 :][:300] for text in texts if "SECRET" in text
+    ]
     report["redacted"] = sum(text.count("(redacted)") for text in texts)
     print(json.dumps(report))
 

@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+    (
+        path
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (path := shutil.which(name))
+    ),
+    "",
 )
 
 NEEDS_CHROMIUM = pytest.mark.skipif(
@@ -41,15 +46,27 @@ addEventListener("load", () => {
 """
 
 
-def look(page: str, width: int, folder: Path, *, measured: str = "body *", job: str = ".job") -> dict[str, Any]:
+def look(
+    page: str, width: int, folder: Path, *, measured: str = "body *", job: str = ".job"
+) -> dict[str, Any]:
     """Opens all parts of a page in a frame of a width, and returns what the browser measures.
 
     `measured` selects the elements that must not be wider than the frame, and `job` selects the counted elements.
     """
     file = folder / "frame.html"
     file.write_text(FRAME % (html.escape(page), width, measured, job), encoding="utf-8")
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile"]
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder}/profile",
+    ]
     options = ["--window-size=1700,1000", "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
-    ran = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=True)
-    seen: dict[str, Any] = json.loads(html.unescape(ran.stdout.partition("<body>")[2].partition("</body>")[0]))
+    ran = subprocess.run(
+        [*command, *options], capture_output=True, text=True, timeout=120, check=True
+    )
+    seen: dict[str, Any] = json.loads(
+        html.unescape(ran.stdout.partition("<body>")[2].partition("</body>")[0])
+    )
     return seen

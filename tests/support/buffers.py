@@ -27,11 +27,17 @@ def shifted(array: Any, by: int) -> Any:
         return layout.relabel_array(shifted(layout.relabel_array(array, entries), by), kind)
     if pa.types.is_struct(kind):
         children = [shifted(array.field(i), by) for i in range(kind.num_fields)]
-        return pa.Array.from_buffers(kind, len(array), [move(array.buffers()[0])], children=children)
+        return pa.Array.from_buffers(
+            kind, len(array), [move(array.buffers()[0])], children=children
+        )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         buffers = [move(b) for b in array.buffers()[:2]]
-        return pa.Array.from_buffers(kind, len(array), buffers, children=[shifted(array.values, by)])
+        return pa.Array.from_buffers(
+            kind, len(array), buffers, children=[shifted(array.values, by)]
+        )
     if pa.types.is_fixed_size_list(kind):
         buffers = [move(array.buffers()[0])]
-        return pa.Array.from_buffers(kind, len(array), buffers, children=[shifted(array.values, by)])
+        return pa.Array.from_buffers(
+            kind, len(array), buffers, children=[shifted(array.values, by)]
+        )
     return pa.Array.from_buffers(kind, len(array), [move(b) for b in array.buffers()])

@@ -49,7 +49,9 @@ class ChatService:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_port}/v1"
         try:
@@ -83,7 +85,15 @@ class _ChatHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if (self.path, self.headers["Authorization"]) != ("/v1/chat/completions", f"Bearer {KEY}"):
-            self.reply(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
+            self.reply(
+                401,
+                {
+                    "error": {
+                        "message": "Incorrect API key provided",
+                        "type": "invalid_request_error",
+                    }
+                },
+            )
             return
         message = next(turn["content"] for turn in body["messages"] if turn["role"] == "user")
         with self.chat.request(message) as status:
@@ -95,9 +105,23 @@ class _ChatHandler(BaseHTTPRequestHandler):
             self.reply(200, self.completion(body["model"], self.chat.answer(message), words))
 
     def completion(self, model: str, content: str, prompt_tokens: int) -> dict[str, object]:
-        choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
-        usage = {"prompt_tokens": prompt_tokens, "completion_tokens": 1, "total_tokens": prompt_tokens + 1}
-        return {"id": "chatcmpl-1", "object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": content},
+            "finish_reason": "stop",
+        }
+        usage = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 1,
+            "total_tokens": prompt_tokens + 1,
+        }
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "model": model,
+            "choices": [choice],
+            "usage": usage,
+        }
 
     def reply(self, status: int, content: dict[str, object]) -> None:
         payload = json.dumps(content).encode()

@@ -26,7 +26,9 @@ def main(master: str, jobs: str) -> None:
                 hold(home)
 
         with _before(CompactionJob, "_commit", hold_the_second):
-            lance_spark.connect(home, spark, progress=False).open_table(name).compact_files(**settings)
+            lance_spark.connect(home, spark, progress=False).open_table(name).compact_files(
+                **settings
+            )
 
 
 if __name__ == "__main__":

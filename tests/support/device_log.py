@@ -61,7 +61,9 @@ def device_udf(log: Path, *, seconds: float = 0.1, **options: Any) -> UDF:
     return udf(data_type=pa.int64(), **options)(times_ten)
 
 
-def device_table(home: Path, spark: SparkSession, function: UDF, *, rows: int, fragments: int) -> lance_spark.Table:
+def device_table(
+    home: Path, spark: SparkSession, function: UDF, *, rows: int, fragments: int
+) -> lance_spark.Table:
     """Makes a table `t` with the column `v` of the UDF."""
     data = pa.table({"x": pa.array(range(rows), pa.int64())})
     lance.write_dataset(data, f"{home}/t.lance", max_rows_per_file=rows // fragments)
@@ -78,7 +80,9 @@ class DeviceCalls:
 
     @staticmethod
     def read(*logs: Path) -> DeviceCalls:
-        return DeviceCalls([json.loads(line) for log in logs for line in log.read_text().splitlines()])
+        return DeviceCalls(
+            [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+        )
 
     @property
     def rows(self) -> int:
@@ -96,7 +100,9 @@ class DeviceCalls:
     @property
     def most_at_once(self) -> int:
         """The maximum number of processes in a call at the same time."""
-        events = sorted([(line[0], 1) for line in self.lines] + [(line[1], -1) for line in self.lines])
+        events = sorted(
+            [(line[0], 1) for line in self.lines] + [(line[1], -1) for line in self.lines]
+        )
         counts = [sum(step for _, step in events[: end + 1]) for end in range(len(events))]
         return max(counts, default=0)
 

@@ -22,9 +22,13 @@ def make_udf(number: int) -> UDF:
         import time
 
         time.sleep(0.05)
-        return f"{os.getpid()}:{os.environ['CUDA_VISIBLE_DEVICES']}:{os.environ['ZE_AFFINITY_MASK']}"
+        return (
+            f"{os.getpid()}:{os.environ['CUDA_VISIBLE_DEVICES']}:{os.environ['ZE_AFFINITY_MASK']}"
+        )
 
-    return udf(data_type=pa.string(), input_columns=["x"], version=str(number), name=f"place{number}")(place)
+    return udf(
+        data_type=pa.string(), input_columns=["x"], version=str(number), name=f"place{number}"
+    )(place)
 
 
 def request_of(share: float = 1) -> DeviceRequest:

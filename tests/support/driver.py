@@ -28,7 +28,9 @@ def main(master: str, jobs: str) -> None:
             if len(orders) == 1:
                 # A blocking call, as in most programs: Ctrl-C ends the job.
                 ((job_id, (home, settings)),) = orders.items()
-                answers[job_id] = outcome_of(partial(table_of(spark, home).backfill, "v", job_id=job_id, **settings))
+                answers[job_id] = outcome_of(
+                    partial(table_of(spark, home).backfill, "v", job_id=job_id, **settings)
+                )
             else:
                 started = [
                     table_of(spark, home).backfill_async("v", job_id=job_id, **settings)

@@ -29,14 +29,26 @@ class Driver:
     """A running driver."""
 
     def __init__(
-        self, master: str, jobs: Jobs, *, module: str = "tests.support.driver", common: dict[str, Any] = SETTINGS
+        self,
+        master: str,
+        jobs: Jobs,
+        *,
+        module: str = "tests.support.driver",
+        common: dict[str, Any] = SETTINGS,
     ) -> None:
-        environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("SPARK_")
+        }
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 *("-m", module, master),
-                json.dumps({name: (str(home), {**common, **settings}) for name, (home, settings) in jobs.items()}),
+                json.dumps(
+                    {
+                        name: (str(home), {**common, **settings})
+                        for name, (home, settings) in jobs.items()
+                    }
+                ),
             ],
             cwd=ROOT,
             env={

@@ -76,14 +76,33 @@ MISFITS: dict[pa.DataType, list[object]] = {
 }  # fmt: skip
 """Values that a column of the type must refuse."""
 
-DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], object], Callable[[Any], pa.Array]]] = {
+DEPTHS: dict[
+    str,
+    tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], object], Callable[[Any], pa.Array]],
+] = {
     "list": (pa.list_, lambda v: [v], lambda array: array.flatten()),
     "large list": (pa.large_list, lambda v: (v,), lambda array: array.flatten()),
     "vector": (lambda kind: pa.list_(kind, 1), lambda v: [v], lambda array: array.flatten()),
-    "struct": (lambda kind: pa.struct({"f": kind}), lambda v: {"f": v}, lambda array: array.field(0)),
-    "tuple": (lambda kind: pa.struct({"f": kind, "g": pa.int8()}), lambda v: (v, 1), lambda array: array.field(0)),
-    "map value": (lambda kind: pa.map_(pa.string(), kind), lambda v: {"k": v}, lambda array: array.items),
-    "map pair": (lambda kind: pa.map_(pa.string(), kind), lambda v: [("k", v)], lambda array: array.items),
+    "struct": (
+        lambda kind: pa.struct({"f": kind}),
+        lambda v: {"f": v},
+        lambda array: array.field(0),
+    ),
+    "tuple": (
+        lambda kind: pa.struct({"f": kind, "g": pa.int8()}),
+        lambda v: (v, 1),
+        lambda array: array.field(0),
+    ),
+    "map value": (
+        lambda kind: pa.map_(pa.string(), kind),
+        lambda v: {"k": v},
+        lambda array: array.items,
+    ),
+    "map pair": (
+        lambda kind: pa.map_(pa.string(), kind),
+        lambda v: [("k", v)],
+        lambda array: array.items,
+    ),
     "map key": (lambda kind: pa.map_(kind, pa.int8()), lambda v: {v: 1}, lambda array: array.keys),
 }
 """For each nesting: the type, a value, and the way back to the inner values."""
@@ -133,7 +152,9 @@ def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> NestedValu
             continue
         wrap, put, out = DEPTHS[name]
         kind, value, get = wrap(kind), put(value), [out, *get]
-    return NestedValue(data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get))
+    return NestedValue(
+        data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get)
+    )
 
 
 def expected(case: NestedValue, *, nan_is_null: bool) -> pa.Array:

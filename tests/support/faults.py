@@ -98,7 +98,9 @@ def counting_function(folder: str) -> Callable[[int], int | None]:
 def counting_udf(folder: str, on_error: ErrorPolicy | list[Any] | None = None, **more: Any) -> UDF:
     """Returns the UDF of `counting_function`."""
     function = counting_function(folder)
-    return udf(data_type=pa.int64(), version="1", name="computed", on_error=on_error, **more)(function)
+    return udf(data_type=pa.int64(), version="1", name="computed", on_error=on_error, **more)(
+        function
+    )
 
 
 @dataclass(kw_only=True)
@@ -230,7 +232,11 @@ def run_and_fail(table: lance_spark.Table, **more: Any) -> lance_spark.BackfillJ
 def wrong_rows(table: lance_spark.Table) -> list[int]:
     """Returns the rows with a wrong value."""
     rows = table.to_arrow()
-    return [x for x, v in zip(rows["x"].to_pylist(), rows["v"].to_pylist(), strict=True) if v != value(x)]
+    return [
+        x
+        for x, v in zip(rows["x"].to_pylist(), rows["v"].to_pylist(), strict=True)
+        if v != value(x)
+    ]
 
 
 def values_of(table: lance_spark.Table) -> dict[int, int | None]:

@@ -111,7 +111,9 @@ def _is_thread_of(job_id: str) -> bool:
     return threading.current_thread().name == f"lance-spark-{job_id}"
 
 
-IN_TASKS = {hook.__name__: hook for hook in (in_read, in_checkpoint, in_column_file, after_column_file)}
+IN_TASKS = {
+    hook.__name__: hook for hook in (in_read, in_checkpoint, in_column_file, after_column_file)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,9 @@ class HttpService:
         """Serves requests on a free port of this machine."""
         handler = type("Handler", (_RecordingHandler,), {"service": self})
         server = _HttpServer(("127.0.0.1", 0), handler)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         thread.start()
         self.url = f"http://127.0.0.1:{server.server_port}"
         try:

@@ -66,7 +66,9 @@ class InlineScheduler:
     def end_early(self) -> None:
         self.is_unfinished = True
 
-    def run(self, tasks: Sequence[Task], _refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
+    def run(
+        self, tasks: Sequence[Task], _refresh_s: float
+    ) -> Generator[list[RangeOutcome], None, None]:
         for task in tasks:
             if self.is_unfinished:
                 return
@@ -90,14 +92,21 @@ class _Frame:
         self._work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter
 
     def mapInArrow(  # noqa: N802 - Spark's names
-        self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str, **_arguments: object
+        self,
+        work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+        _: str,
+        **_arguments: object,
     ) -> _Frame:
         self._work = work
         return self
 
     def collect(self) -> list[tuple[Any, ...]]:
         batch = pa.RecordBatch.from_pydict({"id": range(self._rows)})
-        return [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
+        return [
+            tuple(row.values())
+            for answer in self._work(iter([batch]))
+            for row in answer.to_pylist()
+        ]
 
 
 _Session = type("SparkSession", (), {})
@@ -135,7 +144,9 @@ def without_spark(folder: Path) -> Iterator[InlineLab]:
 def open_table(uri: str) -> Table:
     """Opens a table whose jobs need no Spark."""
     session: Any = NoSpark()
-    return Table(DatasetRef.at(uri), "t", lambda: session, query_spark=lambda: session, progress=False)
+    return Table(
+        DatasetRef.at(uri), "t", lambda: session, query_spark=lambda: session, progress=False
+    )
 
 
 @contextlib.contextmanager
@@ -181,7 +192,9 @@ class InlineLab:
         self.switch = folder / "switch"
 
     def make(self, data: pa.Table, *, rows_per_file: int = 1000) -> Table:
-        lance.write_dataset(data, self.uri, max_rows_per_file=rows_per_file, enable_stable_row_ids=True)
+        lance.write_dataset(
+            data, self.uri, max_rows_per_file=rows_per_file, enable_stable_row_ids=True
+        )
         return self.table()
 
     def table(self) -> Table:
@@ -243,7 +256,9 @@ class InlineLab:
                 return
         raise AssertionError("nothing was committed")
 
-    def after_commits(self, act: Callable[[int], object]) -> contextlib.AbstractContextManager[list[int]]:
+    def after_commits(
+        self, act: Callable[[int], object]
+    ) -> contextlib.AbstractContextManager[list[int]]:
         """Lets something happen after each commit of values; the act gets its number, from 1 on. Yields the versions."""
         return self._commits(act, after=True)
 
@@ -277,11 +292,15 @@ class InlineLab:
         dataset = lance.dataset(self.uri)
         schema = pa.schema([dataset.schema.field(column)])
         name = f"other-{column}-{dataset.version}.lance"
-        writer = LanceFileWriter(f"{self.uri}/data/{name}", schema=schema, version=dataset.data_storage_version)
+        writer = LanceFileWriter(
+            f"{self.uri}/data/{name}", schema=schema, version=dataset.data_storage_version
+        )
         writer.write_batch(pa.record_batch([values], schema=schema))
         writer.close()
         file = lance.fragment.DataFile.create(dataset, name)
-        group = lance.LanceOperation.DataReplacementGroup(dataset.get_fragments()[0].fragment_id, file)
+        group = lance.LanceOperation.DataReplacementGroup(
+            dataset.get_fragments()[0].fragment_id, file
+        )
         operation = lance.LanceOperation.DataReplacement([group])
         lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
 
@@ -304,7 +323,9 @@ def values(table: Table, *columns: str) -> dict[int, tuple[object, ...]]:
 def no_version_names(uri: str) -> list[Path]:
     """Data files without a reference in the latest version."""
     referenced_files = {
-        file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files
+        file.path
+        for fragment in lance.dataset(uri).get_fragments()
+        for file in fragment.metadata.files
     }
     return [path for path in Path(uri, "data").iterdir() if path.name not in referenced_files]
 
@@ -315,6 +336,7 @@ def leave_checkpoints(lab: InlineLab, *parts: range) -> list[Callable[[], object
     store, spec = store_of(prepared.spec), prepared.spec
     source = source_of(spec, prepared.dataset.get_fragments()[0].metadata)
     entries = [
-        store.write(spec.key, source, job_id="other", offsets=pa.array(rows), values=pa.array(rows)) for rows in parts
+        store.write(spec.key, source, job_id="other", offsets=pa.array(rows), values=pa.array(rows))
+        for rows in parts
     ]
     return [lambda entry=entry: store.delete(entry) for entry in entries]  # type: ignore[misc]

@@ -57,7 +57,9 @@ def inline() -> Iterator[None]:
         yield
 
 
-def update(uri: str, where: str | None, values: dict[str, object] | None = None, **expressions: str) -> ChangeResult:
+def update(
+    uri: str, where: str | None, values: dict[str, object] | None = None, **expressions: str
+) -> ChangeResult:
     """Sets columns of rows."""
     sets = Assignments(where=where, values=values or {}, expressions=expressions)
     return _run(uri, where, sets)
@@ -81,14 +83,23 @@ def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
     def evaluate(version: DatasetRef) -> RowEdits | None:
         dataset = version.open()
         present_rows = dataset.scanner(columns=[key], with_row_address=True).to_table()
-        places = dict(zip(present_rows[key].to_pylist(), present_rows["_rowaddr"].to_pylist(), strict=True))
+        places = dict(
+            zip(present_rows[key].to_pylist(), present_rows["_rowaddr"].to_pylist(), strict=True)
+        )
         addresses = [places.get(value) for value in data[key].to_pylist()]
-        order = sorted(range(len(addresses)), key=lambda at: -1 if addresses[at] is None else addresses[at])
+        order = sorted(
+            range(len(addresses)), key=lambda at: -1 if addresses[at] is None else addresses[at]
+        )
         actions = [INSERT if addresses[at] is None else UPDATE for at in order]
         rows = data.take(order).combine_chunks()
-        columns = [pa.array([addresses[at] for at in order], pa.int64()), pa.array(actions, pa.int32())]
+        columns = [
+            pa.array([addresses[at] for at in order], pa.int64()),
+            pa.array(actions, pa.int32()),
+        ]
         columns += [column.combine_chunks() for column in rows.columns]
-        batch = pa.RecordBatch.from_arrays(columns, names=["_rowaddr", "__action", *rows.schema.names])
+        batch = pa.RecordBatch.from_arrays(
+            columns, names=["_rowaddr", "__action", *rows.schema.names]
+        )
         apply = Apply(
             table=version,
             staging=staging,
@@ -101,12 +112,16 @@ def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
     return retry_statement(ref, staging, CommitPolicy.of(None), evaluate)
 
 
-def merge_small(uri: str, key: str, data: pa.Table, *, updates: bool, inserts: bool) -> ChangeResult:
+def merge_small(
+    uri: str, key: str, data: pa.Table, *, updates: bool, inserts: bool
+) -> ChangeResult:
     """Merges rows of this process by a key, like :class:`lance_spark.Table` for a merge with a single task."""
     clauses = MergeClauses(on=(key,), updates=updates, inserts=inserts)
     spark = cast("SparkSession", None)
     with inline():
-        return Merge(spark, DatasetRef.at(uri, {}).pin(None), clauses, data, table_name="t").run(CommitNote())
+        return Merge(spark, DatasetRef.at(uri, {}).pin(None), clauses, data, table_name="t").run(
+            CommitNote()
+        )
 
 
 def delete(uri: str, where: str) -> ChangeResult:
@@ -117,4 +132,6 @@ def delete(uri: str, where: str) -> ChangeResult:
 def _run(uri: str, where: str | None, sets: Assignments | None) -> ChangeResult:
     spark = cast("SparkSession", None)
     with inline():
-        return Statement(spark, DatasetRef.at(uri, {}).pin(None), where=where, sets=sets, table_name="t").run()
+        return Statement(
+            spark, DatasetRef.at(uri, {}).pin(None), where=where, sets=sets, table_name="t"
+        ).run()

@@ -25,7 +25,9 @@ seconds of processor time (measured).
 """
 
 JVM_OPTIONS = (
-    f"{_PLAIN} -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else _PLAIN
+    f"{_PLAIN} -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile={ARCHIVE}"
+    if ARCHIVE.exists()
+    else _PLAIN
 )
 """Options of every JVM started by tests."""
 
@@ -53,7 +55,9 @@ def write_archive() -> None:
 
 def train() -> None:
     """Runs a single query: with more, writing the archive takes longer than it saves."""
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     spark.range(10).selectExpr("sum(id)").collect()
     jvm = spark.sparkContext._gateway.proc
     spark.stop()

@@ -44,13 +44,19 @@ def main(master: str, jobs: str) -> None:
 
     def sink(**values: Any) -> CheckpointSink | HeldSink:
         real_sink = CheckpointSink(**values)
-        return HeldSink(sink=real_sink, folder=homes[IN_JOIN]) if real_sink.spec.job_id == IN_JOIN else real_sink
+        return (
+            HeldSink(sink=real_sink, folder=homes[IN_JOIN])
+            if real_sink.spec.job_id == IN_JOIN
+            else real_sink
+        )
 
     try:
         hooked_homes = {job_id: home for job_id, home in homes.items() if job_id != IN_JOIN}
         with hooked(hooked_homes), patch.object(join, "CheckpointSink", sink):
             started = [
-                table_of(spark, home).load_columns_async(f"{home}/x.parquet", "id", ["v"], job_id=job_id, **settings)
+                table_of(spark, home).load_columns_async(
+                    f"{home}/x.parquet", "id", ["v"], job_id=job_id, **settings
+                )
                 for job_id, (home, settings) in orders.items()
             ]
             for job in started:

@@ -26,7 +26,9 @@ class Log:
 
     def lines(self) -> list[str]:
         """Returns all lines, in the order of their writing."""
-        return Path(self.path).read_text(encoding="utf-8").split() if os.path.exists(self.path) else []
+        return (
+            Path(self.path).read_text(encoding="utf-8").split() if os.path.exists(self.path) else []
+        )
 
     def rows(self) -> list[int]:
         """Returns all lines as numbers, ascending."""
@@ -128,13 +130,22 @@ def flag_file(flag: str) -> Iterator[None]:
         Path(flag).unlink(missing_ok=True)
 
 
-def make(db: Connection, *, rows: int = 40, fragments: int = 4, name: str = "t", **more: Callable[[int], Any]) -> Table:
+def make(
+    db: Connection,
+    *,
+    rows: int = 40,
+    fragments: int = 4,
+    name: str = "t",
+    **more: Callable[[int], Any],
+) -> Table:
     """Makes a table with `x` 0, 1, ... in fragments of equal size, and other columns as functions of x."""
     each = rows // fragments
     table: Table | None = None
     for first in range(0, rows, each):
         values = range(first, first + each)
-        data = pa.table({"x": list(values), **{key: [value(x) for x in values] for key, value in more.items()}})
+        data = pa.table(
+            {"x": list(values), **{key: [value(x) for x in values] for key, value in more.items()}}
+        )
         if table is None:
             table = db.create_table(name, data)
         else:

@@ -16,7 +16,10 @@ def parse_plan(spark: SparkSession, parser: Any, text: str) -> Any:
     """
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
     assert jvm is not None and gateway is not None
-    types, values = gateway.new_array(jvm.java.lang.Class, 1), gateway.new_array(jvm.java.lang.Object, 1)
+    types, values = (
+        gateway.new_array(jvm.java.lang.Class, 1),
+        gateway.new_array(jvm.java.lang.Object, 1),
+    )
     types[0], values[0] = jvm.java.lang.Class.forName("java.lang.String"), text
     interface = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.parser.ParserInterface")
     try:

@@ -6,10 +6,31 @@ import os
 from pathlib import Path
 
 FOREIGN = (
-    *("notes.txt", "data/customers.csv", "data/model.lance/weights", "data/deep/image.png", "_versions/readme"),
-    *("_versions/1.manifest.bak", "_transactions/ledger.txn", "_indices/mine/page.lance", "_refs/heads/main"),
-    *("_deletions/list.arrow", "tree/oak/leaf.txt", "tree/oak/data/ring.txt", "other.lance/_versions/1.manifest"),
-    *("_lance_spark/notes", "_lance_spark/staging/job/open", "_lance_spark/jobs/mine/heartbeat", ".hidden"),
+    *(
+        "notes.txt",
+        "data/customers.csv",
+        "data/model.lance/weights",
+        "data/deep/image.png",
+        "_versions/readme",
+    ),
+    *(
+        "_versions/1.manifest.bak",
+        "_transactions/ledger.txn",
+        "_indices/mine/page.lance",
+        "_refs/heads/main",
+    ),
+    *(
+        "_deletions/list.arrow",
+        "tree/oak/leaf.txt",
+        "tree/oak/data/ring.txt",
+        "other.lance/_versions/1.manifest",
+    ),
+    *(
+        "_lance_spark/notes",
+        "_lance_spark/staging/job/open",
+        "_lance_spark/jobs/mine/heartbeat",
+        ".hidden",
+    ),
     *("_lance_spark/checkpoints/a/b.txt", "_lance_spark/own.lance/data/a.lance"),
 )
 """Foreign names that resemble a table's own names."""

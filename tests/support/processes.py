@@ -74,8 +74,12 @@ class Daemons:
         self.running.append(process)
         deadline = time.monotonic() + READY_S
         while ready not in log.read_text(errors="replace"):
-            assert process.poll() is None, f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
-            assert time.monotonic() < deadline, f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}"
+            assert process.poll() is None, (
+                f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
+            )
+            assert time.monotonic() < deadline, (
+                f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}"
+            )
             time.sleep(0.1)
         return process
 

@@ -25,7 +25,9 @@ def main(master: str, jobs: str) -> None:
                 point = settings.pop("point", None)
                 if point is not None:
                     stack.enter_context(_before(RefreshJob, point, partial(hold, home)))
-                lance_spark.connect(home, spark, progress=False).open_table(view).refresh(**settings)
+                lance_spark.connect(home, spark, progress=False).open_table(view).refresh(
+                    **settings
+                )
     finally:
         spark.stop()
 

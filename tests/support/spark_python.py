@@ -28,10 +28,17 @@ def imported() -> set[str]:
     """Imports the modules of workers, and returns the paths of all modules of Spark and Py4J below a folder of the
     path.
     """
-    workers = [f"pyspark.sql.worker.{module.name}" for module in pkgutil.iter_modules(pyspark.sql.worker.__path__)]
+    workers = [
+        f"pyspark.sql.worker.{module.name}"
+        for module in pkgutil.iter_modules(pyspark.sql.worker.__path__)
+    ]
     for name in ("pyspark.daemon", "pyspark.worker", "pyspark.sql.connect.session", *workers):
         importlib.import_module(name)
-    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in {"pyspark", "py4j"}}
+    modules = {
+        name: module
+        for name, module in sys.modules.items()
+        if name.partition(".")[0] in {"pyspark", "py4j"}
+    }
     return {
         name.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
         for name, module in modules.items()
@@ -43,7 +50,10 @@ def compile_archive(archive: Path, paths: set[str]) -> None:
     contents.
     """
     temporary = archive.with_suffix(".tmp")
-    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as target:
+    with (
+        zipfile.ZipFile(archive) as source,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as target,
+    ):
         for entry in source.infolist():
             text = source.read(entry)
             if entry.filename.endswith(".pyc"):

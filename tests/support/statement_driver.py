@@ -21,7 +21,9 @@ from tests.support.hooks import hold
 
 STATEMENTS: dict[str, Any] = {
     "columns": lambda table: table.update("id % 2 = 0", {"s": "new"}),
-    "rows": lambda table: table.update("id IN (2, 13)", {"s": "new", "v": [0.0, 0.0], "t": {"x": 1, "y": "y"}}),
+    "rows": lambda table: table.update(
+        "id IN (2, 13)", {"s": "new", "v": [0.0, 0.0], "t": {"x": 1, "y": "y"}}
+    ),
     "delete": lambda table: table.delete("id % 3 = 0"),
     "merge": lambda table: (
         table.merge_insert("id")
@@ -69,7 +71,10 @@ def main(master: str, point: str, folder: str, statement: str) -> None:
         import lance_spark
 
         table = lance_spark.connect(folder, session(master), progress=False).open_table("t")
-    with patch.object(owner, name, stopping), patch.object(merge_tasks, "delete_rows", edits.delete_rows):
+    with (
+        patch.object(owner, name, stopping),
+        patch.object(merge_tasks, "delete_rows", edits.delete_rows),
+    ):
         STATEMENTS[statement](table)
 
 

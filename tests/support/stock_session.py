@@ -12,7 +12,9 @@ def session_without_extension(spark: SparkSession, catalog: str) -> SparkSession
     shared = jvm.scala.Option.apply(spark._jsparkSession.sharedState())
     none, settings = jvm.scala.Option.empty(), jvm.scala.collection.immutable.HashMap()
     extensions = jvm.org.apache.spark.sql.SparkSessionExtensions()
-    stock = jvm.org.apache.spark.sql.classic.SparkSession(spark._jsc.sc(), shared, none, extensions, settings, settings)
+    stock = jvm.org.apache.spark.sql.classic.SparkSession(
+        spark._jsc.sc(), shared, none, extensions, settings, settings
+    )
     session = SparkSession(spark.sparkContext, stock)
     session.conf.set(f"spark.sql.catalog.{catalog}", "lancespark.LanceCatalog")
     return session

@@ -28,7 +28,11 @@ def written_to_terminal(script: str, *arguments: str, folder: Path) -> str:
     """Runs Python code on a terminal of 100 columns, and returns its whole output, control characters included."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, _WIDTH, 0, 0))
-    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("COLUMNS", "LINES", "NO_COLOR")
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
         stdin=its,
@@ -63,7 +67,9 @@ def rendered(text: str) -> list[str]:
         elif letter == "A":
             row = max(0, row - int(codes or 1))
         elif letter == "K":
-            lines[row] = {"2": "", "1": " " * column + lines[row][column:]}.get(codes, lines[row][:column])
+            lines[row] = {"2": "", "1": " " * column + lines[row][column:]}.get(
+                codes, lines[row][:column]
+            )
         elif letter == "J":
             raise NotImplementedError("clears the screen")
         for character in plain:

@@ -27,9 +27,13 @@ def web_ui(spark: SparkSession) -> Iterator[str]:
     context: Any = spark._jsc.sc()
     conf = context.getConf().set("spark.ui.port", "0")
     managers, store = jvm.org.apache.spark.SecurityManager, context.statusStore()
-    security = managers(conf, jvm.scala.Option.empty(), getattr(managers, "$lessinit$greater$default$3")())
+    security = managers(
+        conf, jvm.scala.Option.empty(), getattr(managers, "$lessinit$greater$default$3")()
+    )
     some = jvm.scala.Option.apply(context)
-    ui = jvm.org.apache.spark.ui.SparkUI.create(some, store, conf, security, "tests", "", 0, spark.version)
+    ui = jvm.org.apache.spark.ui.SparkUI.create(
+        some, store, conf, security, "tests", "", 0, spark.version
+    )
     ui.bind()
     ui.attachAllHandlers()
     plugin: Any = load(spark.sparkContext._gateway, "lancespark.LanceWebUi").newInstance()

@@ -23,7 +23,9 @@ def checked(id: int) -> int:
 
 
 def main(folder: str) -> None:
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.showConsoleProgress", "false")
+    builder = SparkSession.builder.master("local[1]").config(
+        "spark.ui.showConsoleProgress", "false"
+    )
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -33,7 +35,9 @@ def main(folder: str) -> None:
         "spark.eventLog.dir": f"file://{folder}/events",
     }
     spark = lance_spark.configure(builder.config(map=settings)).getOrCreate()
-    table = lance_spark.connect(f"{folder}/tables", spark).create_table("t", [{"id": number} for number in range(4)])
+    table = lance_spark.connect(f"{folder}/tables", spark).create_table(
+        "t", [{"id": number} for number in range(4)]
+    )
     table.add_columns({"x": checked})
     empty = fetch(f"{spark.sparkContext.uiWebUrl}/lance/")
     table.backfill("x")

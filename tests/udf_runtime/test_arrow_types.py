@@ -141,7 +141,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("annotation", "reason"), REFUSED, ids=str)
-def test_any_other_annotation_is_refused_with_a_reason_and_a_way_out(annotation: object, reason: str):
+def test_any_other_annotation_is_refused_with_a_reason_and_a_way_out(
+    annotation: object, reason: str
+):
     with pytest.raises(UdfDefinitionError, match=reason) as caught:
         arrow_type(annotation, where="the result of UDF 'f'")
     assert "of the result of UDF 'f' has no Arrow type" in str(caught.value)

@@ -54,20 +54,35 @@ def test_a_udf_that_holds_an_object_of_the_driver_is_refused_with_a_way_out(
 ) -> None:
     def define() -> None:
         if form is Holder:
-            function = as_udf(udf(data_type=pa.int64(), version=version, input_columns=["a"])(form(new_object(cls))))
+            function = as_udf(
+                udf(data_type=pa.int64(), version=version, input_columns=["a"])(
+                    form(new_object(cls))
+                )
+            )
         else:
-            function = as_udf(udf(form(new_object(cls)), data_type=pa.int64(), version=version, input_columns=["a"]))
+            function = as_udf(
+                udf(
+                    form(new_object(cls)),
+                    data_type=pa.int64(),
+                    version=version,
+                    input_columns=["a"],
+                )
+            )
         assert isinstance(function, UDF)
         assert function.version
         function.dumps()
 
-    with pytest.raises(UdfDefinitionError, match=r"works on the driver alone.*load_columns") as caught:
+    with pytest.raises(
+        UdfDefinitionError, match=r"works on the driver alone.*load_columns"
+    ) as caught:
         define()
     assert ("SparkSession" if cls is SomeSession else cls.__name__) in str(caught.value)
 
 
 def test_classes_and_types_of_spark_are_no_objects_of_the_driver() -> None:
-    function = udf(in_closure((SparkSession, DataFrame, LongType())), data_type=pa.int64(), version="1")
+    function = udf(
+        in_closure((SparkSession, DataFrame, LongType())), data_type=pa.int64(), version="1"
+    )
     assert UDF.loads(function.dumps()).version == "1"
 
 
@@ -85,6 +100,8 @@ def test_a_call_that_makes_a_session_is_an_error_that_says_what_to_do(error: Exc
         raise error
 
     with UdfRunner(udf(function, data_type=pa.int64(), version="1")) as runner:
-        with pytest.raises(UdfFailedError, match=r"a SparkSession works on the driver alone.*load_columns") as caught:
+        with pytest.raises(
+            UdfFailedError, match=r"a SparkSession works on the driver alone.*load_columns"
+        ) as caught:
             list(runner.run([pa.record_batch({"a": [1]})]))
         assert caught.value.row == 0 and type(error).__name__ in caught.value.error_type

@@ -39,15 +39,23 @@ EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
     (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
     (ServiceUnavailableError(udf="f", reason="HTTP 503 for 600 s"), RuntimeError),
     (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
-    (ArtifactError(artifact="model", location="/m", reason="no such file", hint="restore it"), RuntimeError),
+    (
+        ArtifactError(artifact="model", location="/m", reason="no such file", hint="restore it"),
+        RuntimeError,
+    ),
     (CheckpointError("This happened. Do that."), OSError),
     (DevicesBusyError(devices=("0", "1"), share=1, seconds=5), TimeoutError),
-    (EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"), RuntimeError),
+    (
+        EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"),
+        RuntimeError,
+    ),
 ]
 
 
 def test_every_error_of_the_module_has_an_example():
-    classes = {c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, UdfRuntimeError)}
+    classes = {
+        c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, UdfRuntimeError)
+    }
     assert classes - {UdfRuntimeError} == {type(error) for error, _ in EXAMPLES}
 
 
@@ -62,7 +70,9 @@ def test_an_error_survives_pickling_with_its_facts_and_is_a_built_in_one(
     assert isinstance(copy, builtin)
 
 
-@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__
+)
 def test_a_message_is_made_of_sentences(error: UdfRuntimeError):
     text = str(error)
     assert text[0].isupper()
@@ -89,7 +99,10 @@ def test_a_module_that_is_missing_is_to_be_installed_and_blamed_on_neither_funct
         return int(nothing_of_this_name.of(x))
 
     batch = pa.record_batch([pa.array([1], pa.int64())], names=["x"])
-    with UdfRunner(needs_a_module) as runner, pytest.raises(UdfFailedError, match="Install the module") as caught:
+    with (
+        UdfRunner(needs_a_module) as runner,
+        pytest.raises(UdfFailedError, match="Install the module") as caught,
+    ):
         list(runner.run([batch]))
     assert "Correct the function" not in str(caught.value)
 
@@ -100,5 +113,8 @@ def test_an_error_without_a_message_is_named_by_its_type():
         raise AssertionError
 
     batch = pa.record_batch([pa.array([1], pa.int64())], names=["x"])
-    with UdfRunner(refuse) as runner, pytest.raises(UdfFailedError, match=r"raised AssertionError\. Place: row 0"):
+    with (
+        UdfRunner(refuse) as runner,
+        pytest.raises(UdfFailedError, match=r"raised AssertionError\. Place: row 0"),
+    ):
         list(runner.run([batch]))

@@ -148,7 +148,9 @@ def test_the_layout_of_arrow_data_does_not_count(array: pa.Array, before: int, a
 
 def test_values_under_nulls_do_not_count():
     first_array, second_array = (
-        pa.Array.from_buffers(pa.int8(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(bytes([5, hidden]))])
+        pa.Array.from_buffers(
+            pa.int8(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(bytes([5, hidden]))]
+        )
         for hidden in (7, 8)
     )
     assert first_array == second_array
@@ -156,9 +158,16 @@ def test_values_under_nulls_do_not_count():
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.binary(max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.binary(max_size=4),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3) | st.tuples(inner, inner)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+        | st.tuples(inner, inner)
     ),
     max_leaves=8,
 )
@@ -167,7 +176,9 @@ PLAIN = st.recursive(
 def canonical_text(value: object) -> str:
     """Returns a text that is equal for two plain values exactly if they are equal, with the same order."""
     if isinstance(value, dict):
-        return "{" + ",".join(f"{key!r}:{canonical_text(item)}" for key, item in value.items()) + "}"
+        return (
+            "{" + ",".join(f"{key!r}:{canonical_text(item)}" for key, item in value.items()) + "}"
+        )
     if isinstance(value, (list, tuple)):
         return type(value).__name__ + "(" + ",".join(map(canonical_text, value)) + ")"
     return repr(value)
@@ -177,7 +188,9 @@ def canonical_text(value: object) -> str:
 @settings(max_examples=200)
 def test_plain_values_have_one_digest_exactly_if_they_are_the_same(first: object, second: object):
     assert fingerprint(copy.deepcopy(first)) == fingerprint(first)
-    assert (fingerprint(first) == fingerprint(second)) == (canonical_text(first) == canonical_text(second))
+    assert (fingerprint(first) == fingerprint(second)) == (
+        canonical_text(first) == canonical_text(second)
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +207,9 @@ def test_plain_values_have_one_digest_exactly_if_they_are_the_same(first: object
         ("1", 1),
     ],
 )
-def test_values_that_only_look_alike_have_different_digests(first_value: object, second_value: object):
+def test_values_that_only_look_alike_have_different_digests(
+    first_value: object, second_value: object
+):
     assert fingerprint(first_value) != fingerprint(second_value)
 
 

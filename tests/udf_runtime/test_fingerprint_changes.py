@@ -29,8 +29,12 @@ ROOT = Path(__file__).parents[2]
 Files = Callable[..., None]
 
 
-@pytest.mark.parametrize("seeds", [("4711",), pytest.param(("0", "1", "4711"), marks=pytest.mark.long)])
-def test_one_source_has_one_digest_in_processes_with_other_hash_seeds(seeds: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "seeds", [("4711",), pytest.param(("0", "1", "4711"), marks=pytest.mark.long)]
+)
+def test_one_source_has_one_digest_in_processes_with_other_hash_seeds(
+    seeds: tuple[str, ...],
+) -> None:
     command = [sys.executable, "-m", "tests.udf_runtime.fingerprint_sources"]
     processes = [
         subprocess.Popen(
@@ -49,7 +53,9 @@ def test_one_source_has_one_digest_in_processes_with_other_hash_seeds(seeds: tup
 def test_a_changed_model_of_pydantic_changes_the_digest(old: str, new: str) -> None:
     pytest.importorskip("pydantic")
     assert fingerprint_sources.PYDANTIC.count(old) == 1
-    assert digest(fingerprint_sources.PYDANTIC.replace(old, new)) != digest(fingerprint_sources.PYDANTIC)
+    assert digest(fingerprint_sources.PYDANTIC.replace(old, new)) != digest(
+        fingerprint_sources.PYDANTIC
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), fingerprint_sources.ATTRS_CHANGES)
@@ -62,7 +68,9 @@ def test_a_changed_class_of_attrs_changes_the_digest(old: str, new: str) -> None
 @pytest.mark.parametrize(("old", "new"), fingerprint_sources.DATACLASS_CHANGES)
 def test_a_changed_dataclass_changes_the_digest(old: str, new: str) -> None:
     assert fingerprint_sources.DATACLASSES.count(old) == 1
-    assert digest(fingerprint_sources.DATACLASSES.replace(old, new)) != digest(fingerprint_sources.DATACLASSES)
+    assert digest(fingerprint_sources.DATACLASSES.replace(old, new)) != digest(
+        fingerprint_sources.DATACLASSES
+    )
 
 
 def test_using_a_model_changes_no_digest() -> None:
@@ -100,7 +108,9 @@ def test_the_order_of_dicts_class_bodies_categories_and_memory_counts(source: st
     assert digest(source.format(first_part)) == digest(source.format(first_part))
 
 
-def test_attributes_of_functions_count_except_for_the_state_that_the_function_keeps_in_them() -> None:
+def test_attributes_of_functions_count_except_for_the_state_that_the_function_keeps_in_them() -> (
+    None
+):
     source = "def f(x): return helper(x)\ndef helper(x):\n    helper.calls = 1\n    return x * helper.rate\nhelper.rate = {}\nhelper.calls = {}\n"
     assert digest(source.format(1, 0)) == digest(source.format(1, 7)) != digest(source.format(2, 0))
 
@@ -108,7 +118,11 @@ def test_attributes_of_functions_count_except_for_the_state_that_the_function_ke
 def test_annotations_that_build_a_class_count_with_and_without_future_annotations() -> None:
     source = "import typing\nclass Row(typing.TypedDict):\n    a: {}\ndef f(x): return Row\n"
     future = "from __future__ import annotations\n"
-    assert digest(source.format("int")) == digest(future + source.format("int")) != digest(source.format("str"))
+    assert (
+        digest(source.format("int"))
+        == digest(future + source.format("int"))
+        != digest(source.format("str"))
+    )
 
 
 class Time:
@@ -205,7 +219,9 @@ def test_a_module_of_ones_own_counts_however_it_is_reached(files: Files, way: st
     assert changed() == before
 
 
-def test_a_module_in_a_zip_file_counts_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_in_a_zip_file_counts_by_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = []
     for i, text in enumerate(["VALUE = 1", "VALUE  =  1  # comment", "VALUE = 2"]):
         path = tmp_path / f"{i}.zip"
@@ -213,17 +229,27 @@ def test_a_module_in_a_zip_file_counts_by_its_source(tmp_path: Path, monkeypatch
             archive.writestr("own_zipped.py", text)
         with monkeypatch.context() as context:
             context.syspath_prepend(str(path))
-            digests.append(digest("def f(x):\n    import own_zipped\n    return own_zipped.VALUE\n"))
+            digests.append(
+                digest("def f(x):\n    import own_zipped\n    return own_zipped.VALUE\n")
+            )
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_digest_imports_no_module(files: Files) -> None:
-    files(own_boom="raise AssertionError", own_late__part="import own_boom", own_late____init__="import own_boom")
-    assert digest("def f(x):\n    import own_boom\n    from own_late.part import g\n    return g(x)\n")
+    files(
+        own_boom="raise AssertionError",
+        own_late__part="import own_boom",
+        own_late____init__="import own_boom",
+    )
+    assert digest(
+        "def f(x):\n    import own_boom\n    from own_late.part import g\n    return g(x)\n"
+    )
     assert not {"own_boom", "own_late"} & set(sys.modules)
 
 
-def test_a_module_that_has_moved_to_another_folder_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_has_moved_to_another_folder_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digests = set()
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
@@ -237,21 +263,32 @@ def test_a_module_that_has_moved_to_another_folder_is_the_same(tmp_path: Path, m
 
 
 TEST = st.sampled_from(["a", "b == 1", "not c", "f(a)", "b > c"])
-CONDITION = st.tuples(st.sampled_from([" and ", " or "]), st.lists(TEST, min_size=1, max_size=3)).map(
-    lambda operands: "(" + operands[0].join(operands[1]) + ")"
-)
+CONDITION = st.tuples(
+    st.sampled_from([" and ", " or "]), st.lists(TEST, min_size=1, max_size=3)
+).map(lambda operands: "(" + operands[0].join(operands[1]) + ")")
 BODY = st.recursive(
-    st.sampled_from(["a = b", "pass", "return a", "a += 1", "a = f(a); b = g(b)", "raise a", "assert a, b"]),
+    st.sampled_from(
+        ["a = b", "pass", "return a", "a += 1", "a = f(a); b = g(b)", "raise a", "assert a, b"]
+    ),
     lambda inner: st.one_of(
-        st.builds(lambda c, x, y: f"if {c}:\n{_indent(x)}\nelse:\n{_indent(y)}", CONDITION, inner, inner),
+        st.builds(
+            lambda c, x, y: f"if {c}:\n{_indent(x)}\nelse:\n{_indent(y)}", CONDITION, inner, inner
+        ),
         st.builds(lambda c, x: f"while {c}:\n{_indent(x)}", CONDITION, inner),
         st.builds(lambda c, x: f"for i in {c}:\n{_indent(x)}", CONDITION, inner),
-        st.builds(lambda x, y: f"try:\n{_indent(x)}\nexcept E as e:\n{_indent(y)}\nfinally:\n    a", inner, inner),
+        st.builds(
+            lambda x, y: f"try:\n{_indent(x)}\nexcept E as e:\n{_indent(y)}\nfinally:\n    a",
+            inner,
+            inner,
+        ),
         st.builds(lambda c, x: f"with {c} as d:\n{_indent(x)}", CONDITION, inner),
         st.builds(lambda c: f"a = [x for x in b if {c}]", CONDITION),
         st.builds(lambda c: f"return (1 if {c} else 2)", CONDITION),
         st.builds(
-            lambda x: f"class C:\n    '''Doc.'''\n    def m(self):\n        '''Doc.'''\n{_indent(_indent(x))}", inner
+            lambda x: (
+                f"class C:\n    '''Doc.'''\n    def m(self):\n        '''Doc.'''\n{_indent(_indent(x))}"
+            ),
+            inner,
         ),
         st.builds(lambda x, y: f"{x}\n{y}", inner, inner),
     ),
@@ -275,12 +312,15 @@ def test_formatting_comments_and_docstrings_change_no_digest(body: str) -> None:
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            node.body = [statement for statement in node.body if not isinstance(statement, ast.Expr)] or [ast.Pass()]
+            node.body = [
+                statement for statement in node.body if not isinstance(statement, ast.Expr)
+            ] or [ast.Pass()]
     assert digest(source) == digest("# moved\n\n" + ast.unparse(tree)) == digest(_stretch(source))
 
 
 @pytest.mark.parametrize(
-    ("modules", "least"), [([textwrap], 15), pytest.param([zipfile, subprocess], 150, marks=pytest.mark.long)]
+    ("modules", "least"),
+    [([textwrap], 15), pytest.param([zipfile, subprocess], 150, marks=pytest.mark.long)],
 )
 def test_formatting_changes_the_digests_of_few_functions_of_the_standard_library(
     modules: list[types.ModuleType], least: int
@@ -288,17 +328,24 @@ def test_formatting_changes_the_digests_of_few_functions_of_the_standard_library
     functions = differing = 0
     for module in modules:
         source = inspect.getsource(module)
-        pairs = zip(*(_codes(text) for text in (source, ast.unparse(ast.parse(source)))), strict=True)
+        pairs = zip(
+            *(_codes(text) for text in (source, ast.unparse(ast.parse(source)))), strict=True
+        )
         for original, reformatted in pairs:
             functions += 1
             differing += fingerprint(original) != fingerprint(reformatted)
-    assert (functions >= least, differing <= functions * 0.01) == (True, True), (functions, differing)
+    assert (functions >= least, differing <= functions * 0.01) == (True, True), (
+        functions,
+        differing,
+    )
 
 
 def _codes(source: str) -> list[types.CodeType]:
     codes = [compile(source, "<source>", "exec", dont_inherit=True)]
     for code in codes:
-        codes.extend(constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+        codes.extend(
+            constant for constant in code.co_consts if isinstance(constant, types.CodeType)
+        )
     return codes[1:]
 
 
@@ -309,6 +356,11 @@ def test_a_digest_has_the_number_of_its_scheme_and_digests_of_the_first_scheme_s
     assert (is_first_digest(first), is_first_digest(fingerprint(1))) == (True, False)
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="digests hold bytecode of one release of Python")
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="digests hold bytecode of one release of Python"
+)
 def test_a_function_has_the_digest_under_the_first_scheme_that_earlier_releases_stored() -> None:
-    assert first_digest(notebook(fingerprint_sources.EVERYTHING)["f"], what="f") == "2d4b78c62874c929afa4c442c002c13f"
+    assert (
+        first_digest(notebook(fingerprint_sources.EVERYTHING)["f"], what="f")
+        == "2d4b78c62874c929afa4c442c002c13f"
+    )

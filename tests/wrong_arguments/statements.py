@@ -11,7 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from lance_spark.options.io_options import ReadOptions, WriteOptions
-from lance_spark.read.ranking.functions import _OF_BOTH, _OF_READS, _OF_TEXTS, _OF_VECTORS, FUNCTIONS
+from lance_spark.read.ranking.functions import (
+    _OF_BOTH,
+    _OF_READS,
+    _OF_TEXTS,
+    _OF_VECTORS,
+    FUNCTIONS,
+)
 from lance_spark.sql.procedures.calls import PROCEDURES
 
 _LONG = "x" * 300
@@ -282,7 +288,9 @@ def of_templates() -> Iterator[WrongStatement]:
         for kind in dict.fromkeys(_PARTS.findall(template)):
             for value in WRONG[kind]:
                 yield WrongStatement(
-                    _filled(template, kind, value), value, (kind, *_words(value), *OTHER_NAMES.get(kind, ()))
+                    _filled(template, kind, value),
+                    value,
+                    (kind, *_words(value), *OTHER_NAMES.get(kind, ())),
                 )
 
 
@@ -326,15 +334,21 @@ def of_procedures() -> Iterator[WrongStatement]:
             )
             for value in values:
                 yield _called(name, right | {wrong: value}, wrong, value)
-            yield _called(name, {key: value for key, value in right.items() if key != wrong}, wrong, wrong)
+            yield _called(
+                name, {key: value for key, value in right.items() if key != wrong}, wrong, wrong
+            )
             yield _called(name, right | {f"{wrong}s": "1"}, wrong, f"{wrong}s")
             places = ", ".join(value for key, value in right.items() if key != wrong)
             yield WrongStatement(f"CALL lance.system.{name}({places})", wrong, ())
             yield WrongStatement(
-                f"CALL lance.system.{name}({', '.join(right.values())}, {wrong} => {own})", wrong, (wrong,)
+                f"CALL lance.system.{name}({', '.join(right.values())}, {wrong} => {own})",
+                wrong,
+                (wrong,),
             )
         yield WrongStatement(f"CALL lance.system.{name}()", name, ("table",))
-        yield WrongStatement(f"CALL lance.system.{name}({', '.join([*right.values(), '1', '2'])})", name, ())
+        yield WrongStatement(
+            f"CALL lance.system.{name}({', '.join([*right.values(), '1', '2'])})", name, ()
+        )
         for second_statement in (
             f"lance.{name}",
             f"lance.nope.{name}",
@@ -347,7 +361,9 @@ def of_procedures() -> Iterator[WrongStatement]:
 
 def _called(name: str, arguments: Mapping[str, str], wrong: str, value: str) -> WrongStatement:
     argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return WrongStatement(f"CALL lance.system.{name}({argument_list})", value, (wrong, *_words(value)))
+    return WrongStatement(
+        f"CALL lance.system.{name}({argument_list})", value, (wrong, *_words(value))
+    )
 
 
 SEARCHED = {"path": "'{path}'", "query_vector": "array(0.1, 0.2)", "query_text": "'text'"}
@@ -362,24 +378,36 @@ def of_searches() -> Iterator[WrongStatement]:
     """Yields each table function with wrong, missing and unknown arguments."""
     for function, queries in FUNCTIONS.items():
         right = {name: SEARCHED[name] for name in ("path", *queries)}
-        own = (_OF_VECTORS if "query_vector" in queries else ()) + (_OF_TEXTS if "query_text" in queries else ())
+        own = (_OF_VECTORS if "query_vector" in queries else ()) + (
+            _OF_TEXTS if "query_text" in queries else ()
+        )
         for wrong in (*right, *_OF_BOTH, *own, *_OF_READS):
             for value in LITERALS:
                 yield _searched(function, right | {wrong: value}, wrong, value)
         for wrong in right:
-            yield _searched(function, {key: value for key, value in right.items() if key != wrong}, wrong, wrong)
+            yield _searched(
+                function, {key: value for key, value in right.items() if key != wrong}, wrong, wrong
+            )
         yield _searched(function, right | {"nope": "1"}, "nope", "1")
         yield WrongStatement(f"SELECT * FROM {function}()", function, ("path", "argument"))
         yield WrongStatement(f"SELECT * FROM {function}(TABLE({{t}}))", function, ("path", "table"))
-        yield WrongStatement(f"SELECT * FROM {function}({', '.join(['1'] * 9)})", function, (function,))
+        yield WrongStatement(
+            f"SELECT * FROM {function}({', '.join(['1'] * 9)})", function, (function,)
+        )
         for value in WRONG["option"]:
             key, _, text = value.partition(" = ")
-            yield _searched(function, right | {"options": f"map({key}, {text or 'NULL'})"}, "options", value)
+            yield _searched(
+                function, right | {"options": f"map({key}, {text or 'NULL'})"}, "options", value
+            )
 
 
-def _searched(function: str, arguments: Mapping[str, str], wrong: str, value: str) -> WrongStatement:
+def _searched(
+    function: str, arguments: Mapping[str, str], wrong: str, value: str
+) -> WrongStatement:
     argument_list = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return WrongStatement(f"SELECT * FROM {function}({argument_list})", value, (wrong, *_words(value)))
+    return WrongStatement(
+        f"SELECT * FROM {function}({argument_list})", value, (wrong, *_words(value))
+    )
 
 
 SOURCES = {"templates": of_templates, "procedures": of_procedures, "searches": of_searches}

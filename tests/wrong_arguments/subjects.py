@@ -60,7 +60,9 @@ from lance_spark.table.connections.namespace_methods import NamespaceMethods
 from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
 
 EXPORTS: dict[str, Any] = {
-    name: getattr(package, name) for package in (udf_runtime, lance_spark) for name in package.__all__
+    name: getattr(package, name)
+    for package in (udf_runtime, lance_spark)
+    for name in package.__all__
 }
 
 
@@ -185,7 +187,9 @@ class CallFolder:
     @property
     def catalog(self) -> Connection:
         properties = {"root": str(self.folder)}
-        return lance_spark.connect(namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark)
+        return lance_spark.connect(
+            namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark
+        )
 
     @property
     def table(self) -> Table:
@@ -215,7 +219,11 @@ class Subject:
         arguments_given = {}
         for name, parameter in self.signature.parameters.items():
             make = VALID.get(f"{self.name}.{name}")
-            if make is None and parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            if (
+                make is None
+                and parameter.default is parameter.empty
+                and parameter.kind is not parameter.VAR_KEYWORD
+            ):
                 make = VALID.get(name)
             if make is not None:
                 arguments_given[name] = make(at)
@@ -227,7 +235,8 @@ class Subject:
         positional = [
             keywords.pop(name)
             for name, parameter in self.signature.parameters.items()
-            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) and name in keywords
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)
+            and name in keywords
         ]
         called = self.make(at)
         owner = getattr(called, "__self__", None)
@@ -471,11 +480,16 @@ RESULTS = frozenset(
 )  # fmt: skip
 """Results: made by the package, from data that tests/malformed damages."""
 
-ANNOTATIONS = frozenset({"Columns", "FullTextOperator", "FullTextQuery", "Kind", "Occur", "Reranker"})
+ANNOTATIONS = frozenset(
+    {"Columns", "FullTextOperator", "FullTextQuery", "Kind", "Occur", "Reranker"}
+)
 """Names for annotations, comparisons, and base classes of users."""
 
 INTERNAL = frozenset(
-    {"UDF.fingerprint_parts", *(f"{name}.check_view" for name in ("Query", "Search", "BatchSearch", "TakeQuery"))}
+    {
+        "UDF.fingerprint_parts",
+        *(f"{name}.check_view" for name in ("Query", "Search", "BatchSearch", "TakeQuery")),
+    }
 )
 """Methods of those classes for other modules of the package, without arguments."""
 
@@ -499,13 +513,19 @@ def methods() -> Iterator[Subject]:
         for name, member in inspect.getmembers_static(kind):
             is_static = isinstance(member, (staticmethod, classmethod))
             function = member.__func__ if is_static else member
-            if name.startswith("_") or not inspect.isfunction(function) or f"{kind.__name__}.{name}" in INTERNAL:
+            if (
+                name.startswith("_")
+                or not inspect.isfunction(function)
+                or f"{kind.__name__}.{name}" in INTERNAL
+            ):
                 continue
             signature = inspect.signature(function)
             parameters = list(signature.parameters.values())[not isinstance(member, staticmethod) :]
             if parameters:
                 bound = lambda at, make=make, name=name: getattr(make(at), name)  # noqa: E731
-                yield Subject(f"{kind.__name__}.{name}", bound, signature.replace(parameters=parameters))
+                yield Subject(
+                    f"{kind.__name__}.{name}", bound, signature.replace(parameters=parameters)
+                )
 
 
 SUBJECTS = {subject.name: subject for subject in (*functions(), *constructors(), *methods())}
@@ -517,7 +537,10 @@ def uncovered() -> list[str]:
     return [
         name
         for name, export in EXPORTS.items()
-        if not (isinstance(export, type) and (issubclass(export, BaseException) or export.__name__ in classes))
+        if not (
+            isinstance(export, type)
+            and (issubclass(export, BaseException) or export.__name__ in classes)
+        )
         and not inspect.isfunction(export)
         and not isinstance(export, str)
     ]

@@ -30,7 +30,9 @@ def place(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
     inside = tmp_path / "a" / "b" / "c"
     inside.mkdir(parents=True)
     monkeypatch.chdir(inside)
-    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("a connection was made"))
+    monkeypatch.setattr(
+        socket, "create_connection", lambda *_, **__: pytest.fail("a connection was made")
+    )
     at = CallFolder(template, inside / "db")
     at.reset()
     return at
@@ -42,9 +44,13 @@ def fault_of(subject: Subject, at: CallFolder, name: str, value: object) -> str 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         accepted_names = [*subject.signature.parameters, "name"]
-        outcome = judge(name, value, lambda: subject.call(at, {name: value}), accepted_names=accepted_names)
+        outcome = judge(
+            name, value, lambda: subject.call(at, {name: value}), accepted_names=accepted_names
+        )
     changed = not at.folder.exists() or at.versions() != before
-    if changed or subject.name == "Connection.capture_local_environment":  # its archives are no versions
+    if (
+        changed or subject.name == "Connection.capture_local_environment"
+    ):  # its archives are no versions
         at.reset()
     if outcome.kind == "refuses" and changed:
         return f"{name}={show(value)}: a call that raised changed a table"
@@ -54,7 +60,9 @@ def fault_of(subject: Subject, at: CallFolder, name: str, value: object) -> str 
 def faults_of(subject: Subject, at: CallFolder, count: int | None) -> list[str]:
     """Makes all calls with one wrong value, or a sample, and returns their faults."""
     names = [
-        name for name, parameter in subject.signature.parameters.items() if parameter.kind is not parameter.VAR_KEYWORD
+        name
+        for name, parameter in subject.signature.parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
     ]
     calls = [(name, make) for name in names for make in wrong_values()]
     faults = []
@@ -68,7 +76,9 @@ def faults_of(subject: Subject, at: CallFolder, count: int | None) -> list[str]:
 
 def test_a_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(place: CallFolder):
     faults = [
-        f"{name}: {text}" for name, subject in SUBJECTS.items() for text in faults_of(subject, place, QUICK_CALLS)
+        f"{name}: {text}"
+        for name, subject in SUBJECTS.items()
+        for text in faults_of(subject, place, QUICK_CALLS)
     ]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
@@ -76,7 +86,9 @@ def test_a_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(place: Ca
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_every_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(name: str, place: CallFolder):
+def test_every_call_with_a_wrong_argument_works_or_raises_an_error_of_ours(
+    name: str, place: CallFolder
+):
     if faults := faults_of(SUBJECTS[name], place, None):
         pytest.fail("\n".join(faults), pytrace=False)
 

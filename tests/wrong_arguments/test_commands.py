@@ -20,7 +20,9 @@ from lance_spark import SparkStartError, cli
 from tests.wrong_arguments.values import TEXTS, sample
 
 QUICK_VALUES = 1
-VALUES = [text for text in TEXTS if "\0" not in text and "\ud800" not in text]  # no process can get these as arguments
+VALUES = [
+    text for text in TEXTS if "\0" not in text and "\ud800" not in text
+]  # no process can get these as arguments
 COMMANDS: dict[str, Any] = typer.main.get_group(cli.app).commands  # type: ignore[attr-defined]
 VALID = {"uri": "{uri}", "column": "twice", "job_id": "nightly", "to": "1", "folder": "{folder}"}
 
@@ -58,11 +60,15 @@ def arguments_of(name: str, wrong: str, value: str, uri: str) -> list[str]:
     for parameter, texts in REQUIRED.get(name, {}).items():
         options += texts if parameter != wrong else []
     texts = [name, *options, "--", *positional]
-    return [text.replace("{uri}", uri).replace("{folder}", uri.rpartition("/")[0]) for text in texts]
+    return [
+        text.replace("{uri}", uri).replace("{folder}", uri.rpartition("/")[0]) for text in texts
+    ]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., str]:
     def no_spark(*_: object, **__: object) -> Any:
         raise SparkStartError("No Spark is made here.")
 
@@ -90,16 +96,24 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         except BaseException as error:  # noqa: BLE001 - what a command must not do
             return f"{command_text}: {type(error).__name__}: {str(error)[:100]!r}"
         message = capsys.readouterr().err
-        if code not in (0, 1, 2) or "Traceback" in message or (code == 1 and message.count("\n") > 1):
+        if (
+            code not in (0, 1, 2)
+            or "Traceback" in message
+            or (code == 1 and message.count("\n") > 1)
+        ):
             return f"{command_text}: exits with {code}: {message[:100]!r}"
         if fails is not None and (code == 0 or fails not in message):
             return f"{command_text}: exits with {code}: {message[:300]!r} without {fails!r}"
-        return "" if code == 0 or message else f"{command_text}: exits with {code} without a message"
+        return (
+            "" if code == 0 or message else f"{command_text}: exits with {code} without a message"
+        )
 
     return call
 
 
-def faults_of(name: str, parameter: str, uri: str, run: Callable[..., str], count: int | None) -> list[str]:
+def faults_of(
+    name: str, parameter: str, uri: str, run: Callable[..., str], count: int | None
+) -> list[str]:
     version = lance.dataset(uri).version
     values = VALUES if count is None else sample(VALUES, count, name, parameter)
     faults = [run(arguments_of(name, parameter, value, uri)) for value in values]
@@ -127,7 +141,13 @@ def test_every_command_with_a_wrong_value_works_or_says_what_is_wrong(
 
 
 MISSING_NAMES = {
-    "uri": ["{folder}/nope.lance", "{folder}", "{folder}/file.lance", "{folder}/empty", "/nowhere/nope.lance"],
+    "uri": [
+        "{folder}/nope.lance",
+        "{folder}",
+        "{folder}/file.lance",
+        "{folder}/empty",
+        "/nowhere/nope.lance",
+    ],
     "folder": ["{folder}/nope", "{folder}/file.lance"],
     "column": ["nope"],
     "job_id": ["nope"],
@@ -145,7 +165,9 @@ FOLDERS = ("{folder}", "{folder}/empty")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_that_names_what_does_not_exist_fails_and_says_so(name: str, uri: str, run: Callable[..., str]):
+def test_a_command_that_names_what_does_not_exist_fails_and_says_so(
+    name: str, uri: str, run: Callable[..., str]
+):
     folder = uri.rpartition("/")[0]
     Path(folder, "empty").mkdir(exist_ok=True)
     Path(folder, "file.lance").touch()
@@ -159,7 +181,16 @@ def test_a_command_that_names_what_does_not_exist_fails_and_says_so(name: str, u
 
 
 def test_every_command_is_called():
-    assert {"backfill", "check", "cleanup", "compact", "errors", "index", "job", "jobs", "tables", "versions"} <= {
-        name for name, _ in CASES
-    }
+    assert {
+        "backfill",
+        "check",
+        "cleanup",
+        "compact",
+        "errors",
+        "index",
+        "job",
+        "jobs",
+        "tables",
+        "versions",
+    } <= {name for name, _ in CASES}
     assert inspect.isfunction(cli.main)

@@ -24,14 +24,21 @@ BY_LOCATION: dict[str, Callable[[str], object]] = {
     "cleanup": lambda uri: lance_spark.cleanup(uri, older_than=timedelta(0)),
     "last_commit": lance_spark.last_commit,
     "open_table": lance_spark.open_table,
-    "open_table of a connection": lambda uri: lance_spark.connect(uri.rpartition("/")[0]).open_table("nope"),
+    "open_table of a connection": lambda uri: lance_spark.connect(
+        uri.rpartition("/")[0]
+    ).open_table("nope"),
     "drop_table": lambda uri: lance_spark.connect(uri.rpartition("/")[0]).drop_table("nope"),
-    "rename_table": lambda uri: lance_spark.connect(uri.rpartition("/")[0]).rename_table("nope", "other"),
+    "rename_table": lambda uri: lance_spark.connect(uri.rpartition("/")[0]).rename_table(
+        "nope", "other"
+    ),
 }
 LOCATIONS: dict[str, Callable[[Path], object]] = {
     "absent": lambda location: None,
     "an empty folder": lambda location: location.mkdir(),
-    "a folder of another program": lambda location: (location.mkdir(), (location / "x.txt").touch()),
+    "a folder of another program": lambda location: (
+        location.mkdir(),
+        (location / "x.txt").touch(),
+    ),
     "a file": lambda location: location.touch(),
 }
 WITHOUT_STORAGE = frozenset(
@@ -49,7 +56,9 @@ def files(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize("call", BY_LOCATION)
-def test_a_location_without_a_table_is_an_error_that_names_it(call: str, location: str, tmp_path: Path):
+def test_a_location_without_a_table_is_an_error_that_names_it(
+    call: str, location: str, tmp_path: Path
+):
     path = tmp_path / "nope.lance"
     LOCATIONS[location](path)
     before = files(tmp_path)
@@ -80,12 +89,17 @@ def calls_of_table() -> Iterator[tuple[str, Callable[[DroppedTables], object]]]:
             if name in SUBJECTS:
                 yield name, lambda at, subject=SUBJECTS[name]: subject.call(at, {})
             elif inspect.isfunction(value):
-                yield name, lambda at, kind=kind, member=member: getattr(OBJECTS[kind](at), member)()
+                yield (
+                    name,
+                    lambda at, kind=kind, member=member: getattr(OBJECTS[kind](at), member)(),
+                )
             else:
                 yield name, lambda at, kind=kind, member=member: getattr(OBJECTS[kind](at), member)
 
 
-def test_every_method_of_a_dropped_table_is_an_error_that_names_it_and_makes_no_file(tmp_path: Path):
+def test_every_method_of_a_dropped_table_is_an_error_that_names_it_and_makes_no_file(
+    tmp_path: Path,
+):
     at = DroppedTables(make_template(tmp_path / "template"), tmp_path / "db")
     faults = []
     for name, call in calls_of_table():

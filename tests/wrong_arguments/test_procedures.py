@@ -82,7 +82,9 @@ def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> 
         if kind == "TABLE" and isinstance(value, str) and value
     }
     arguments = {**arguments_of(folder), "procedure": procedure, "values": values, "names": names}
-    answer = json.loads(gateway._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
+    answer = json.loads(
+        gateway._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None)
+    )
     error = answer.get("error")
     if error is None or (
         error.startswith("lance_spark.")
@@ -94,7 +96,9 @@ def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> 
 
 
 @pytest.mark.long
-def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(place: CallFolder):
+def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(
+    place: CallFolder,
+):
     faults = []
     for procedure, wrong, values in calls():
         before = place.versions()
@@ -111,12 +115,20 @@ def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_state
         raise OptionError("columns", {"id": 1}, "another column", problem="is too long")
 
     monkeypatch.setitem(PROCEDURES, "create_index", replace(PROCEDURES["create_index"], run=fail))
-    arguments = {"procedure": "create_index", "values": ["t", "id", None], "names": {"table": ["t"]}}
-    with pytest.raises(OptionError, match=r"Option 'column' = 'id' is too long\. Accepted: another column"):
+    arguments = {
+        "procedure": "create_index",
+        "values": ["t", "id", None],
+        "names": {"table": ["t"]},
+    }
+    with pytest.raises(
+        OptionError, match=r"Option 'column' = 'id' is too long\. Accepted: another column"
+    ):
         call({**arguments_of(place.folder), **arguments}, None)
 
 
-def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(monkeypatch: pytest.MonkeyPatch):
+def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+):
     """For example a scalar subquery with two rows, or RLIKE with a wrong pattern."""
     thrown = SimpleNamespace(_target_id="o1")
 
@@ -124,7 +136,10 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
         raise Py4JJavaError("An error occurred", thrown)
 
     monkeypatch.setattr(gateway, "find_command", lambda _: fail)
-    assert gateway._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None) is thrown
+    assert (
+        gateway._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None)
+        is thrown
+    )
 
 
 class Panic(BaseException):

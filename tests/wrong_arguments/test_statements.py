@@ -62,7 +62,11 @@ class Tables:
 
     def _versions(self) -> list[str]:
         table = self.folder / f"{self.name}.lance"
-        return sorted(str(file) for part in ("_versions", "_refs", "tree") for file in (table / part).rglob("*"))
+        return sorted(
+            str(file)
+            for part in ("_versions", "_refs", "tree")
+            for file in (table / part).rglob("*")
+        )
 
     def fault_of(self, statement: WrongStatement) -> str | None:
         """Runs a statement, and returns its fault."""
@@ -84,7 +88,11 @@ class Tables:
         except Exception as error:  # noqa: BLE001 - what no statement may raise
             fault, raised = f"{type(error).__name__}: {str(error)[:300]}", True
         if (versions := self._versions()) != self._before:
-            if raised and versions and not ("WITH SCHEMA EVOLUTION" in text and self._has_its_rows()):
+            if (
+                raised
+                and versions
+                and not ("WITH SCHEMA EVOLUTION" in text and self._has_its_rows())
+            ):
                 fault = fault or "a statement that raised changed the table"
             self._renew()
         return fault and f"{excerpt}\n    {fault}"
@@ -113,9 +121,13 @@ def fault_in(error: PySparkException | Py4JJavaError, statement: WrongStatement)
     if BARE.search(message.partition(" == SQL")[0]) and not (ours and "Traceback" not in message):
         return error_text
     if ours is None:
-        return error_text if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
+        return (
+            error_text if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
+        )
     about = message[ours.end() :]
-    if UNDERSTOOD.search(ours[0].rstrip(": ")) or any(clause in about for clause in statement.clauses):
+    if UNDERSTOOD.search(ours[0].rstrip(": ")) or any(
+        clause in about for clause in statement.clauses
+    ):
         return None
     if statement.names and not any(name.lower() in about.lower() for name in statement.names):
         return f"names none of {statement.names}: {error_text}"
@@ -159,6 +171,8 @@ def test_a_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Table
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("source", SOURCES)
-def test_every_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables, source: str, part: int):
+def test_every_statement_with_a_wrong_part_works_or_says_what_is_wrong(
+    tables: Tables, source: str, part: int
+):
     statements = sample(list(SOURCES[source]()), LONG_STATEMENTS[source], source)[part::PARTS]
     fail_for([fault for one in statements if (fault := tables.fault_of(one))])

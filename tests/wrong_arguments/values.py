@@ -26,7 +26,9 @@ class Hostile:
     def _fail(self, *_: object) -> Any:
         raise RuntimeError("a method of a hostile object was called")
 
-    __repr__ = __str__ = __bool__ = __len__ = __iter__ = __eq__ = __hash__ = __index__ = __float__ = _fail  # type: ignore[assignment]
+    __repr__ = __str__ = __bool__ = __len__ = __iter__ = __eq__ = __hash__ = __index__ = (
+        __float__
+    ) = _fail  # type: ignore[assignment]
 
 
 TEXTS: list[str] = [
@@ -84,7 +86,9 @@ class CallOutcome:
     error: BaseException | None = None
 
 
-def judge(name: str, value: object, call: Callable[[], object], *, accepted_names: Collection[str] = ()) -> CallOutcome:
+def judge(
+    name: str, value: object, call: Callable[[], object], *, accepted_names: Collection[str] = ()
+) -> CallOutcome:
     """Makes a call with a wrong argument, which must work, or raise a typed error with the argument's name or a name of
     `accepted_names`.
     """
@@ -95,11 +99,15 @@ def judge(name: str, value: object, call: Callable[[], object], *, accepted_name
             accepted.strip("_") in str(error) for accepted in (name, *accepted_names)
         ):
             return CallOutcome(
-                "fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}", error
+                "fault",
+                f"{name}={show(value)}: the message names no argument: {show(str(error))}",
+                error,
             )
         return CallOutcome("refuses", error=error)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return CallOutcome("fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}", error)
+        return CallOutcome(
+            "fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}", error
+        )
     return CallOutcome("works")

@@ -5,7 +5,12 @@ from __future__ import annotations
 from udf_runtime.checkpoint.codec import JsonValue, decode, encode
 from udf_runtime.checkpoint.key import CheckpointKey, source_digest
 from udf_runtime.checkpoint.local import LocalObjects
-from udf_runtime.checkpoint.store import CheckpointEntry, CheckpointStore, ColumnFileReference, Objects
+from udf_runtime.checkpoint.store import (
+    CheckpointEntry,
+    CheckpointStore,
+    ColumnFileReference,
+    Objects,
+)
 
 __all__ = [
     "CheckpointEntry",

@@ -124,7 +124,9 @@ class _Locations:
 
     def __init__(self, locations: pa.StructArray) -> None:
         self.files: list[Any] = locations.field("file").to_pylist()
-        self.parts, self.firsts, self.counts = (np.asarray(locations.field(n)) for n in ("part", "first", "rows"))
+        self.parts, self.firsts, self.counts = (
+            np.asarray(locations.field(n)) for n in ("part", "first", "rows")
+        )
 
     def find_stop(self, row: int, most: int, part_rows: int) -> int:
         """Returns the end of the rows with consecutive chunks in the part of a row's chunks.
@@ -133,9 +135,15 @@ class _Locations:
         """
         file, part, first = self.files[row], self.parts[row], int(self.firsts[row])
         end, stop = first, row
-        while stop < len(self.files) and end - first < most and end + self.counts[stop] <= part_rows:
+        while (
+            stop < len(self.files) and end - first < most and end + self.counts[stop] <= part_rows
+        ):
             count = int(self.counts[stop])
-            if count and (self.files[stop], self.parts[stop], self.firsts[stop]) != (file, part, end):
+            if count and (self.files[stop], self.parts[stop], self.firsts[stop]) != (
+                file,
+                part,
+                end,
+            ):
                 break
             end += count
             stop += 1
@@ -194,7 +202,9 @@ class ChunkReader:
         if tables:
             yield make_batch()
 
-    def _read_pieces(self, locations: pa.StructArray, most: int) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
+    def _read_pieces(
+        self, locations: pa.StructArray, most: int
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, pa.Table]]:
         """Yields runs of adjacent chunks of a part: of many rows, or a section of a single row."""
         places = _Locations(locations)
         row = 0
@@ -217,7 +227,9 @@ class ChunkReader:
             yield position, child, table.slice(first, len(position))
             row = stop
 
-    def _read_row(self, file: str, part: int, first: int, count: int) -> Iterator[tuple[int, pa.Table]]:
+    def _read_row(
+        self, file: str, part: int, first: int, count: int
+    ) -> Iterator[tuple[int, pa.Table]]:
         """Yields the chunks of a row by parts, each with the number of its first chunk."""
         number = 0
         while number < count:

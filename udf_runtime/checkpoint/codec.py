@@ -38,7 +38,9 @@ _MOST_COMPRESSED = 0.9
 """Compressed size of a sample, as a part of its size, above which a table stays uncompressed."""
 
 
-def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Literal["lz4", "zstd"] = "lz4") -> bytes:
+def encode(
+    header: Mapping[str, JsonValue], table: pa.Table, *, compression: Literal["lz4", "zstd"] = "lz4"
+) -> bytes:
     """Returns the stored form. Runs anywhere.
 
     Args:
@@ -105,14 +107,20 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
 
 def _compute_checksum(*parts: bytes | memoryview | pa.Buffer, version: int = _VERSION) -> bytes:
     # Processors have instructions for SHA-256.
-    state = hashlib.blake2b(digest_size=_CHECKSUM_BYTES) if version == 1 else hashlib.sha256(usedforsecurity=False)
+    state = (
+        hashlib.blake2b(digest_size=_CHECKSUM_BYTES)
+        if version == 1
+        else hashlib.sha256(usedforsecurity=False)
+    )
     for part in parts:
         state.update(part)
     return state.digest()[:_CHECKSUM_BYTES]
 
 
 def _make_error(reason: str) -> CheckpointError:
-    return CheckpointError(f"The stored payload {end_sentence(reason)} Its rows are computed again.")
+    return CheckpointError(
+        f"The stored payload {end_sentence(reason)} Its rows are computed again."
+    )
 
 
 @contextlib.contextmanager

@@ -37,7 +37,14 @@ class CheckpointKey:
     def digest(self) -> str:
         """The key as 32 hexadecimal digits."""
         return _compute_digest(
-            ["key", self.udf_name, self.udf_version, list(self.inputs), self.output_type, self.environment],
+            [
+                "key",
+                self.udf_name,
+                self.udf_version,
+                list(self.inputs),
+                self.output_type,
+                self.environment,
+            ],
         )
 
 

@@ -48,7 +48,9 @@ class LocalObjects:
             ValueError: The path leaves the root.
         """
         if not names_object(path):
-            raise ValueError(f"The path {path!r} leaves its folder. Folder: {self.root}. Name an object below it.")
+            raise ValueError(
+                f"The path {path!r} leaves its folder. Folder: {self.root}. Name an object below it."
+            )
         folder, _, name = path.rpartition("/")
         with self._add_path_to_errors(path):
             for attempt in range(_TRIES + 1):
@@ -123,7 +125,10 @@ class LocalObjects:
         removed = 0
         for path in self._walk(prefix):
             with contextlib.suppress(FileNotFoundError):
-                if _is_temporary(path) and os.lstat(os.path.join(self.root, path)).st_mtime < oldest:
+                if (
+                    _is_temporary(path)
+                    and os.lstat(os.path.join(self.root, path)).st_mtime < oldest
+                ):
                     self.delete(path)
                     removed += 1
         return removed
@@ -159,7 +164,11 @@ class LocalObjects:
         folders = [prefix.rstrip("/")]
         while folders:
             folder = folders.pop()
-            with _ignore_absent(), self._open_folder(folder) as open_folder, os.scandir(open_folder) as entries:
+            with (
+                _ignore_absent(),
+                self._open_folder(folder) as open_folder,
+                os.scandir(open_folder) as entries,
+            ):
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -199,7 +208,10 @@ class LocalObjects:
                 os.makedirs(boundary, exist_ok=True)
         opened = os.open(boundary, _FOLDER)
         try:
-            for part in [*(() if below == "." else below.split("/")), *(folder.split("/") if folder else ())]:
+            for part in [
+                *(() if below == "." else below.split("/")),
+                *(folder.split("/") if folder else ()),
+            ]:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, dir_fd=opened)
@@ -214,7 +226,9 @@ class LocalObjects:
 def _replace(folder: int, name: str, data: bytes) -> None:
     """Makes or replaces a file in an open folder, whole or not at all."""
     temporary = f".{os.urandom(8).hex()}.tmp"
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+    file = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder
+    )
     try:
         with open(file, "wb", buffering=0) as out:
             # A single call writes at most 2 GiB.

@@ -35,7 +35,9 @@ def unquote(quoted: str) -> str:
     raw = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), quoted).encode("latin-1")
     text = raw.decode("utf-8")
     if _escape(text) != quoted:
-        raise ValueError(f"The object {quoted!r} has no quoted name. Another program made the object.")
+        raise ValueError(
+            f"The object {quoted!r} has no quoted name. Another program made the object."
+        )
     return text
 
 

@@ -132,7 +132,9 @@ class CheckpointStore:
     objects: Objects
     root: str = "checkpoints"
 
-    def write(self, key: CheckpointKey, source: str, *, job_id: str, offsets: Array, values: Array) -> CheckpointEntry:
+    def write(
+        self, key: CheckpointKey, source: str, *, job_id: str, offsets: Array, values: Array
+    ) -> CheckpointEntry:
         """Stores values of rows of a fragment. Runs in a task.
 
         Args:
@@ -161,7 +163,13 @@ class CheckpointStore:
         path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_make_random_part()}.rows"
         self.objects.put(path, encode(header, pa.table(columns)))
         return CheckpointEntry(
-            kind="values", source=source, start=start, stop=stop, rows=len(positions), job_id=job_id, path=path
+            kind="values",
+            source=source,
+            start=start,
+            stop=stop,
+            rows=len(positions),
+            job_id=job_id,
+            path=path,
         )
 
     def write_references(
@@ -179,7 +187,9 @@ class CheckpointStore:
             ValueError: The job id is too long for a file name.
         """
         bodies = [{"source": source, **reference} for source, reference in references.items()]
-        header = _make_header("references", key.digest, "", job_id) | {"references": cast("JsonValue", bodies)}
+        header = _make_header("references", key.digest, "", job_id) | {
+            "references": cast("JsonValue", bodies)
+        }
         path = f"{self.root}/{key.digest}/files.{quote(job_id)}.{_make_random_part()}.ref"
         self.objects.put(path, encode(header, pa.table({})))
         return CheckpointEntry(kind="references", job_id=job_id, path=path)
@@ -233,7 +243,9 @@ class CheckpointStore:
         """
         return set(self.find_all(key))
 
-    def read(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> tuple[Array, Array] | None:
+    def read(
+        self, entry: CheckpointEntry, key: CheckpointKey, source: str
+    ) -> tuple[Array, Array] | None:
         """Returns row offsets (int64, ascending) and their values, or None.
 
         None if the entry is deleted, damaged, or of another key.
@@ -247,7 +259,10 @@ class CheckpointStore:
         header, table = content
         stated = [header.get("start"), header.get("stop"), header.get("rows"), len(table)]
         names = table.column_names
-        if stated != [entry.start, entry.stop, entry.rows, entry.rows] or names not in (["value"], ["value", "offset"]):
+        if stated != [entry.start, entry.stop, entry.rows, entry.rows] or names not in (
+            ["value"],
+            ["value", "offset"],
+        ):
             _warn(entry, "it does not hold what its name says")
             return None
         offsets: Array
@@ -257,7 +272,9 @@ class CheckpointStore:
             offsets = pa.array(np.arange(entry.start, entry.start + entry.rows, dtype=np.int64))
         return offsets, _take_chunk(table["value"])
 
-    def read_reference(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> ColumnFileReference | None:
+    def read_reference(
+        self, entry: CheckpointEntry, key: CheckpointKey, source: str
+    ) -> ColumnFileReference | None:
         """Returns the body of a reference; None if the entry is deleted, damaged or foreign.
 
         The caller must check whether the column file still exists.
@@ -267,7 +284,9 @@ class CheckpointStore:
         """
         return self._read_body(entry, key.digest, source)
 
-    def _read_body(self, entry: CheckpointEntry, key: str, source: str) -> ColumnFileReference | None:
+    def _read_body(
+        self, entry: CheckpointEntry, key: str, source: str
+    ) -> ColumnFileReference | None:
         if entry.reference is not None:
             return entry.reference
         content = self._open(entry, key, source)
@@ -290,10 +309,16 @@ class CheckpointStore:
         for body in bodies if isinstance(bodies, list) else ():
             reference = _parse_reference(group, body)
             if reference is not None:
-                entries.append(replace(group, kind="reference", source=str(body.get("source")), reference=reference))
+                entries.append(
+                    replace(
+                        group, kind="reference", source=str(body.get("source")), reference=reference
+                    )
+                )
         return entries
 
-    def column_files(self, *, keep: Callable[[str, str], bool] = lambda _key, _source: True) -> set[str]:
+    def column_files(
+        self, *, keep: Callable[[str, str], bool] = lambda _key, _source: True
+    ) -> set[str]:
         """Returns the names of the column files with references; opens each reference.
 
         Args:
@@ -310,7 +335,11 @@ class CheckpointStore:
             members = self._read_group(entry, key) if entry.kind == "references" else [entry]
             names = []
             for member in members:
-                body = self._read_body(member, key, member.source) if keep(key, member.source) else None
+                body = (
+                    self._read_body(member, key, member.source)
+                    if keep(key, member.source)
+                    else None
+                )
                 names += [] if body is None else [body["data_file"]]
             return names
 
@@ -361,7 +390,9 @@ class CheckpointStore:
         doomed = []
         for path in self._list(self.root):
             sources = self._find_sources(path, done_jobs)
-            if sources is not None and not any(is_kept(self._key_of(path), source) for source in sources):
+            if sources is not None and not any(
+                is_kept(self._key_of(path), source) for source in sources
+            ):
                 doomed.append(path)
         with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
             list(pool.map(self._delete, doomed))
@@ -388,7 +419,9 @@ class CheckpointStore:
     def _folder(self, key: CheckpointKey, source: str) -> str:
         return f"{self.root}/{key.digest}/{source}"
 
-    def _open(self, entry: CheckpointEntry, key: str, source: str) -> tuple[dict[str, JsonValue], pa.Table] | None:
+    def _open(
+        self, entry: CheckpointEntry, key: str, source: str
+    ) -> tuple[dict[str, JsonValue], pa.Table] | None:
         with explain_failures("A checkpoint cannot be read", entry.path):
             payload = self.objects.get(entry.path)
         if payload is None:
@@ -457,10 +490,18 @@ def _parse_entry(path: str) -> CheckpointEntry | None:
         if match := _VALUES_NAME.fullmatch(name):
             start, stop, rows = (int(number) for number in match.groups()[:3])
             return CheckpointEntry(
-                kind="values", source=source, start=start, stop=stop, rows=rows, job_id=unquote(match[4]), path=path
+                kind="values",
+                source=source,
+                start=start,
+                stop=stop,
+                rows=rows,
+                job_id=unquote(match[4]),
+                path=path,
             )
         if match := _REFERENCE_NAME.fullmatch(name):
-            return CheckpointEntry(kind="reference", source=source, job_id=unquote(match[1]), path=path)
+            return CheckpointEntry(
+                kind="reference", source=source, job_id=unquote(match[1]), path=path
+            )
         if match := _GROUP_NAME.fullmatch(name):
             return CheckpointEntry(kind="references", job_id=unquote(match[1]), path=path)
     except ValueError:
@@ -470,7 +511,8 @@ def _parse_entry(path: str) -> CheckpointEntry | None:
 
 def _parse_reference(entry: CheckpointEntry, body: object) -> ColumnFileReference | None:
     if not isinstance(body, dict) or any(
-        name not in body or not isinstance(body[name], kind) for name, kind in _REFERENCE_FIELDS.items()
+        name not in body or not isinstance(body[name], kind)
+        for name, kind in _REFERENCE_FIELDS.items()
     ):
         _warn(entry, "it does not hold what its name says")
         return None
@@ -482,4 +524,6 @@ def _make_random_part() -> str:
 
 
 def _warn(entry: CheckpointEntry, reason: str) -> None:
-    logger.warning("The checkpoint at %s is not used, and its rows are computed again: %s", entry.path, reason)
+    logger.warning(
+        "The checkpoint at %s is not used, and its rows are computed again: %s", entry.path, reason
+    )

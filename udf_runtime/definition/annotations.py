@@ -24,7 +24,9 @@ class Unresolved:
     reason: str
 
 
-def resolved(annotation: object, func: Callable[..., object], local_names: Mapping[str, object]) -> object:
+def resolved(
+    annotation: object, func: Callable[..., object], local_names: Mapping[str, object]
+) -> object:
     """Returns an annotation with its strings replaced by objects, or :class:`Unresolved`.
 
     Names are resolved in the function's globals, its closure, and `local_names`.
@@ -76,6 +78,8 @@ def function_of(func: Callable[..., object]) -> types.FunctionType | None:
 def _read_closure(function: types.FunctionType) -> dict[str, object]:
     variables: dict[str, object] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # unassigned so far, like a function's own name during its decoration
+        with contextlib.suppress(
+            ValueError
+        ):  # unassigned so far, like a function's own name during its decoration
             variables[name] = cell.cell_contents
     return variables

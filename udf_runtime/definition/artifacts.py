@@ -17,7 +17,9 @@ from udf_runtime.checkpoint.local import names_object
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.errors import UdfDefinitionError
 
-_copies: dict[str, str] = {}  # local paths by checksum of the artifact; "per process" needs a global
+_copies: dict[
+    str, str
+] = {}  # local paths by checksum of the artifact; "per process" needs a global
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,9 @@ class ArtifactCopy:
     entry: str
 
 
-def make_artifacts(locations: Mapping[str, str] | None, target: object, udf: str) -> tuple[Artifact, ...]:
+def make_artifacts(
+    locations: Mapping[str, str] | None, target: object, udf: str
+) -> tuple[Artifact, ...]:
     """Returns the artifacts of a UDF's definition, sorted by name, without a look at the locations.
 
     Raises:
@@ -102,13 +106,17 @@ def make_artifacts(locations: Mapping[str, str] | None, target: object, udf: str
         _refuse_parameter(target, udf)
         return ()
     is_valid = isinstance(locations, Mapping) and locations
-    if not is_valid or not all(isinstance(text, str) and text.strip() for pair in locations.items() for text in pair):
+    if not is_valid or not all(
+        isinstance(text, str) and text.strip() for pair in locations.items() for text in pair
+    ):
         raise UdfDefinitionError(
             f"The artifacts of UDF {udf!r} are no mapping of names to locations, or the mapping is empty. Give a "
             "dict of texts, for example {'model': 's3://bucket/model/'}."
         )
     _check_setup(target, udf)
-    return tuple(Artifact(name=name, location=_resolve(locations[name])) for name in sorted(locations))
+    return tuple(
+        Artifact(name=name, location=_resolve(locations[name])) for name in sorted(locations)
+    )
 
 
 def _resolve(location: str) -> str:
@@ -138,8 +146,13 @@ def _refuse_parameter(target: object, udf: str) -> None:
     setup = getattr(target.made_from, "setup", None) if isinstance(target, Stateful) else None
     if not inspect.isfunction(setup) and not inspect.ismethod(setup):
         return
-    parameters = list(inspect.signature(setup).parameters.values())[0 if inspect.ismethod(setup) else 1 :]
-    if any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+    parameters = list(inspect.signature(setup).parameters.values())[
+        0 if inspect.ismethod(setup) else 1 :
+    ]
+    if any(
+        p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        for p in parameters
+    ):
         raise UdfDefinitionError(
             f"The method setup of UDF {udf!r} has the parameter {parameters[0].name!r}, and the UDF has no artifacts. "
             "Give artifacts={name: location}, or remove the parameter."
@@ -152,7 +165,9 @@ def checksum_of(artifacts: Iterable[Artifact]) -> str:
     Raises:
         UdfDefinitionError: An artifact is not listed yet.
     """
-    content = json.dumps([[artifact.name, artifact.checksum] for artifact in artifacts], ensure_ascii=True)
+    content = json.dumps(
+        [[artifact.name, artifact.checksum] for artifact in artifacts], ensure_ascii=True
+    )
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

@@ -35,4 +35,6 @@ else:
         __slots__ = ()
 
         def __init__(self) -> None:
-            raise TypeError("Columns is a return annotation. Return a T, a pa.StructArray or a pa.RecordBatch.")
+            raise TypeError(
+                "Columns is a return annotation. Return a T, a pa.StructArray or a pa.RecordBatch."
+            )

@@ -9,7 +9,17 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, Required, TypedDict, Unpack, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Generic,
+    Literal,
+    Protocol,
+    Required,
+    TypedDict,
+    Unpack,
+    cast,
+    overload,
+)
 
 import pyarrow as pa
 
@@ -47,7 +57,10 @@ class _Wishes:
     artifacts: Mapping[str, str] | None = None
 
     def define(
-        self, target: Callable[..., object] | Stateful, call: Callable[..., object] | None, name: str | None
+        self,
+        target: Callable[..., object] | Stateful,
+        call: Callable[..., object] | None,
+        name: str | None,
     ) -> UDF:
         return UDF.define(
             target,
@@ -97,7 +110,9 @@ class UdfFactory(Generic[P, R_co]):
                 f"The arguments do not fit the constructor: {end_sentence(str(error))} Place: UDF {name!r}. "
                 f"Call it as {name}{inspect.signature(self.cls)}."
             ) from error
-        return cast("UDF[P, R_co]", self._wishes.define(Stateful(self.cls, args, kwargs), call, name))
+        return cast(
+            "UDF[P, R_co]", self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
+        )
 
 
 def _find_call(cls: type, name: str) -> Callable[..., object]:
@@ -312,7 +327,9 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         64
     """
     if on_error is not None and error_handling is not None:
-        raise UdfDefinitionError("The arguments on_error and error_handling of @udf are the same. Give on_error only.")
+        raise UdfDefinitionError(
+            "The arguments on_error and error_handling of @udf are the same. Give on_error only."
+        )
     wishes = _Wishes(
         data_type=data_type,
         input_columns=input_columns,
@@ -560,7 +577,9 @@ def as_udf(value: object) -> UDF | None:
     return value() if isinstance(value, UdfFactory) else None
 
 
-def _decorate(func: Callable[..., object] | None, wishes: _Wishes) -> UDF | UdfFactory | UdfDecorator:
+def _decorate(
+    func: Callable[..., object] | None, wishes: _Wishes
+) -> UDF | UdfFactory | UdfDecorator:
     """Returns the UDF of a function; without a function, the decorator that makes the UDF."""
     if func is None:
         return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
@@ -569,27 +588,39 @@ def _decorate(func: Callable[..., object] | None, wishes: _Wishes) -> UDF | UdfF
 
 def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFactory:
     if isinstance(func, (UDF, UdfFactory)):
-        raise UdfDefinitionError(f"{func!r} is a UDF already. Decorate the function once with @udf.")
+        raise UdfDefinitionError(
+            f"{func!r} is a UDF already. Decorate the function once with @udf."
+        )
     if not isinstance(func, type):
         return wishes.define(func, None, wishes.name)
     name = wishes.name or func.__name__
     # Reports errors of __call__ at the class; the version needs the arguments.
-    dataclasses.replace(wishes, version="probe").define(Stateful(func), _find_call(func, name), name)
+    dataclasses.replace(wishes, version="probe").define(
+        Stateful(func), _find_call(func, name), name
+    )
     return UdfFactory(func, wishes)
 
 
 def _resolve_num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
     if cuda is None:
         return num_gpus
-    warnings.warn("The argument cuda= of @udf is deprecated. Use num_gpus=1.", DeprecationWarning, stacklevel=4)
+    warnings.warn(
+        "The argument cuda= of @udf is deprecated. Use num_gpus=1.",
+        DeprecationWarning,
+        stacklevel=4,
+    )
     if cuda and num_gpus is not None:
-        raise UdfDefinitionError("The arguments cuda and num_gpus of @udf are the same. Give num_gpus only.")
+        raise UdfDefinitionError(
+            "The arguments cuda and num_gpus of @udf are the same. Give num_gpus only."
+        )
     return 1.0 if cuda else num_gpus
 
 
 def _resolve_call_timeout(call_timeout: float | None, timeout: float | None) -> float | None:
     if call_timeout is not None and timeout is not None:
-        raise UdfDefinitionError("The arguments call_timeout and timeout of @udf are the same. Give call_timeout only.")
+        raise UdfDefinitionError(
+            "The arguments call_timeout and timeout of @udf are the same. Give call_timeout only."
+        )
     return timeout if call_timeout is None else call_timeout
 
 
@@ -608,5 +639,7 @@ def _collect_names_around(frame: types.FrameType | None) -> dict[str, object]:
         return {}
     annotation_types = (type, types.ModuleType, types.GenericAlias, types.UnionType, pa.DataType)
     return {
-        k: v for k, v in caller.f_locals.items() if isinstance(v, annotation_types) or typing.get_origin(v) is not None
+        k: v
+        for k, v in caller.f_locals.items()
+        if isinstance(v, annotation_types) or typing.get_origin(v) is not None
     }

@@ -18,7 +18,18 @@ Reader: TypeAlias = Callable[[Any], Any]
 _LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _VALUE_MODULES = frozenset(
-    ("abc", "builtins", "collections", "datetime", "decimal", "numbers", "numpy", "pandas", "typing", "uuid")
+    (
+        "abc",
+        "builtins",
+        "collections",
+        "datetime",
+        "decimal",
+        "numbers",
+        "numpy",
+        "pandas",
+        "typing",
+        "uuid",
+    )
 )
 """Top-level packages of classes whose instances come from Arrow, or which do not describe a
 value."""
@@ -50,7 +61,9 @@ def value_reader(annotation: object, *, where: str) -> Reader | None:
         return _read_sequence(list, value_reader(arguments[0], where=where))
     if origin is tuple and arguments[-1:] == (Ellipsis,):
         return _read_sequence(tuple, value_reader(arguments[0], where=where) or _return_same)
-    return _read_class(annotation, where) if isinstance(annotation, type) and origin is None else None
+    return (
+        _read_class(annotation, where) if isinstance(annotation, type) and origin is None else None
+    )
 
 
 def _strip_names(annotation: object) -> object:
@@ -85,7 +98,9 @@ def _read_class(annotated: type, where: str) -> Reader | None:
     fields = field_annotations(annotated)
     if fields is not None:
         return _read_record(annotated, fields, where)
-    is_value = annotated.__module__.partition(".")[0] in _VALUE_MODULES and annotated not in _NEVER_GIVEN
+    is_value = (
+        annotated.__module__.partition(".")[0] in _VALUE_MODULES and annotated not in _NEVER_GIVEN
+    )
     if is_value or getattr(annotated, "_is_protocol", False):
         return None
     raise UdfDefinitionError(
@@ -98,13 +113,17 @@ def _read_record(annotated: type, fields: Mapping[str, object], where: str) -> R
     readers = {name: value_reader(annotation, where=where) for name, annotation in fields.items()}
     if typing.is_typeddict(annotated):
         return _read_typed_dict(readers)
-    if dataclasses.is_dataclass(annotated) and not all(field.init for field in dataclasses.fields(annotated)):
+    if dataclasses.is_dataclass(annotated) and not all(
+        field.init for field in dataclasses.fields(annotated)
+    ):
         raise UdfDefinitionError(
             f"Dataclass {annotated.__qualname__}, as {where} is annotated, has a field with init=False. Its instances "
             "cannot be made of a struct. Take a dict, and make the instance inside the function."
         )
     read_fields = {name: _allow_none(read) for name, read in readers.items()}
-    return lambda struct: annotated(**{name: read(struct[name]) for name, read in read_fields.items()})
+    return lambda struct: annotated(
+        **{name: read(struct[name]) for name, read in read_fields.items()}
+    )
 
 
 def _read_typed_dict(readers: Mapping[str, Reader | None]) -> Reader | None:

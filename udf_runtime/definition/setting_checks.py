@@ -19,7 +19,9 @@ def is_amount(value: object, *, from_zero: bool) -> bool:
 
 def check_metadata(metadata: object) -> None:
     """Raises a UdfDefinitionError for metadata that is no mapping of texts."""
-    if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(s, str) for pair in metadata.items() for s in pair
+    ):
         raise UdfDefinitionError(
             f"The setting field_metadata={metadata!r} of a UDF is no mapping of str to str. Give a dict of texts."
         )

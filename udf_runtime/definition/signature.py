@@ -125,15 +125,20 @@ class _SignatureReader:
         self._where = f"UDF {request.name!r}"
 
     def error(self, problem: str, hint: str) -> UdfDefinitionError:
-        return UdfDefinitionError(f"{as_sentence(problem)} Place: {self._where}. {as_sentence(hint)}")
+        return UdfDefinitionError(
+            f"{as_sentence(problem)} Place: {self._where}. {as_sentence(hint)}"
+        )
 
     def read(self) -> UdfSignature:
         parameters, result = self._read_parameters()
         returns = self._resolve(
-            result, "the result", needed=self._request.data_type is None or self._request.kind is None
+            result,
+            "the result",
+            needed=self._request.data_type is None or self._request.kind is None,
         )
         annotations = [
-            self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in parameters
+            self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None)
+            for p in parameters
         ]
         kind, width = self._find_kind(annotations)
         function = function_of(self._func)
@@ -175,7 +180,8 @@ class _SignatureReader:
             columns = self._request.input_columns
             if not columns:
                 raise self.error(
-                    f"the signature cannot be read ({error})", "give input_columns=, or wrap it in a function"
+                    f"the signature cannot be read ({error})",
+                    "give input_columns=, or wrap it in a function",
                 ) from error
             names = [f"input_{i}" for i in range(len(columns))]
             return [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names], _EMPTY
@@ -183,7 +189,8 @@ class _SignatureReader:
         for parameter in list(signature.parameters.values())[int(self._request.skip_self) :]:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 raise self.error(
-                    f"parameter {str(parameter)!r} names no column", "write the parameters out, one per column"
+                    f"parameter {str(parameter)!r} names no column",
+                    "write the parameters out, one per column",
                 )
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 positional.append(parameter)
@@ -193,7 +200,9 @@ class _SignatureReader:
                     "move it before the *, or give it a default",
                 )
         if not positional:
-            raise self.error("the function has no parameters that could be columns", "take at least one column")
+            raise self.error(
+                "the function has no parameters that could be columns", "take at least one column"
+            )
         return positional, signature.return_annotation
 
     def _resolve(self, annotation: object, what: str, *, needed: bool) -> object:
@@ -224,8 +233,14 @@ class _SignatureReader:
             )
         shape = shapes.pop()
         if shape in ("batch", "iterator") and len(annotations) > 1:
-            hint = "take Iterator[tuple[pa.Array, pa.Array]]" if shape == "iterator" else "take one pa.RecordBatch"
-            raise self.error(f"there are {len(annotations)} parameters, and each is a whole input", hint)
+            hint = (
+                "take Iterator[tuple[pa.Array, pa.Array]]"
+                if shape == "iterator"
+                else "take one pa.RecordBatch"
+            )
+            raise self.error(
+                f"there are {len(annotations)} parameters, and each is a whole input", hint
+            )
         if shape == "iterator":
             return self._find_iterator_kind(annotations[0]), _read_width(annotations[0])
         return _PLAIN[shape], len(annotations)
@@ -243,7 +258,11 @@ class _SignatureReader:
         return kind
 
     def _make_inputs(
-        self, parameters: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
+        self,
+        parameters: Sequence[inspect.Parameter],
+        annotations: Sequence[object],
+        kind: Kind,
+        width: int | None,
     ) -> tuple[tuple[Parameter, ...], int]:
         if kind.takes_batches:
             return (Parameter(name=parameters[0].name),), 1
@@ -253,7 +272,10 @@ class _SignatureReader:
         if kind.vectorised:
             inputs = tuple(Parameter(name=p.name) for p in parameters)
         else:
-            inputs = tuple(self._make_scalar_input(p.name, a) for p, a in zip(parameters, annotations, strict=True))
+            inputs = tuple(
+                self._make_scalar_input(p.name, a)
+                for p, a in zip(parameters, annotations, strict=True)
+            )
         return inputs, sum(p.default is _EMPTY for p in parameters)
 
     def _make_iterator_inputs(self, name: str, width: int | None) -> tuple[Parameter, ...]:
@@ -261,7 +283,8 @@ class _SignatureReader:
             width = len(self._request.input_columns or ())
         if width < 1:
             raise self.error(
-                "the number of inputs is unknown", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
+                "the number of inputs is unknown",
+                "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]",
             )
         names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
         return tuple(Parameter(name=n) for n in names)
@@ -275,10 +298,16 @@ class _SignatureReader:
             read = value_reader(annotation, where=f"parameter {name!r} of {self._where}")
             form = form if read is None else "python"
         try:
-            checked = None if annotation is _EMPTY or form == "blob" else arrow_type(annotation, where=self._where)
+            checked = (
+                None
+                if annotation is _EMPTY or form == "blob"
+                else arrow_type(annotation, where=self._where)
+            )
         except UdfDefinitionError:
             checked = None  # an annotation like `object` or `np.ndarray` does not describe a column, and is legal here
-        return Parameter(name=name, type=checked, form=form, annotation=annotation if form == "python" else None)
+        return Parameter(
+            name=name, type=checked, form=form, annotation=annotation if form == "python" else None
+        )
 
     def _find_output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
         data_type = self._request.data_type
@@ -302,7 +331,9 @@ class _SignatureReader:
                 "pass data_type=, for example data_type=pa.float32()",
             )
         if returns is _EMPTY:
-            raise self.error("the result has no annotation", "annotate it, as in `-> int`, or pass data_type=")
+            raise self.error(
+                "the result has no annotation", "annotate it, as in `-> int`, or pass data_type="
+            )
         return arrow_type(returns, where=f"the result of {self._where}")
 
     def _check_result(self, kind: Kind, returns: object, inner: object) -> None:
@@ -311,7 +342,9 @@ class _SignatureReader:
             return
         shape = _read_shape(inner)
         iterates = inner is not returns or _read_shape(returns) == "iterator"
-        expected: Shape = "pandas" if kind.takes_series else "arrow" if kind.vectorised else "scalar"
+        expected: Shape = (
+            "pandas" if kind.takes_series else "arrow" if kind.vectorised else "scalar"
+        )
         if shape != expected or iterates != kind.iterates:
             spelled = _SPELLED.get(kind, "one value")
             raise self.error(
@@ -351,11 +384,16 @@ class _SignatureReader:
             fields = {}  # arrow_type names the missing class
         if fields is None:
             raise self.error(
-                f"Columns[{_format_annotation(record)}] has no fields", "give it a NamedTuple or a dataclass"
+                f"Columns[{_format_annotation(record)}] has no fields",
+                "give it a NamedTuple or a dataclass",
             )
         if data_type is None:
             return arrow_type(record, where=f"the result of {self._where}")
-        names = [data_type.field(i).name for i in range(data_type.num_fields)] if pa.types.is_struct(data_type) else []
+        names = (
+            [data_type.field(i).name for i in range(data_type.num_fields)]
+            if pa.types.is_struct(data_type)
+            else []
+        )
         if names != list(fields):
             raise self.error(
                 f"the data_type {data_type} does not have the fields of {_format_annotation(record)}: "
@@ -380,7 +418,9 @@ def _read_shape(annotation: object) -> Shape:
         return "batch"
     if issubclass(origin, pa.Array):
         return "arrow"
-    pandas = sys.modules.get("pandas")  # without an import of pandas, no annotation names a pandas class
+    pandas = sys.modules.get(
+        "pandas"
+    )  # without an import of pandas, no annotation names a pandas class
     return "pandas" if pandas is not None and issubclass(origin, pandas.Series) else "scalar"
 
 
@@ -397,7 +437,9 @@ def _read_item(annotation: object) -> list[object]:
 def _read_width(annotation: object) -> int | None:
     """Returns the number of columns in an item of an annotated iterator; None if unknown."""
     arguments = typing.get_args(annotation) if _read_shape(annotation) == "iterator" else ()
-    if not arguments or (typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])):
+    if not arguments or (
+        typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])
+    ):
         return None
     return len(_read_item(annotation))
 
@@ -410,7 +452,9 @@ def _read_form(annotation: object) -> Form:
         return "numpy"
     if origin in (list, tuple, collections.abc.Sequence, collections.abc.MutableSequence):
         return "list"
-    is_file = isinstance(origin, type) and (issubclass(origin, io.IOBase) or origin.__name__ == "BlobFile")
+    is_file = isinstance(origin, type) and (
+        issubclass(origin, io.IOBase) or origin.__name__ == "BlobFile"
+    )
     return "blob" if is_file or origin in (typing.BinaryIO, typing.IO) else "value"
 
 

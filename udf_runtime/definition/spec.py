@@ -15,7 +15,12 @@ from udf_runtime.arguments import ARGUMENTS, is_whole_number
 from udf_runtime.arrow_types import check_fillable
 from udf_runtime.definition.artifacts import Artifact, checksum_of, local_paths, make_artifacts
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
-from udf_runtime.definition.setting_checks import check_batches, check_cost, check_metadata, is_amount
+from udf_runtime.definition.setting_checks import (
+    check_batches,
+    check_cost,
+    check_metadata,
+    is_amount,
+)
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.environments.manifest import Manifest, current_python
@@ -111,7 +116,11 @@ class Settings:
                 raise UdfDefinitionError(
                     f"The setting {name}={value!r} of a UDF is no number of 1 or more. Give a whole number, or None."
                 )
-        for keyword, name in (("num_cpus", "num_cpus"), ("num_gpus", "num_gpus"), ("call_timeout", "timeout")):
+        for keyword, name in (
+            ("num_cpus", "num_cpus"),
+            ("num_gpus", "num_gpus"),
+            ("call_timeout", "timeout"),
+        ):
             value = getattr(self, name)
             if value is not None and not is_amount(value, from_zero=name != "timeout"):
                 raise UdfDefinitionError(
@@ -231,7 +240,9 @@ class UDF(Settings, Generic[P, R_co]):
         settings = settings or Settings()
         _check_calls(settings, signature, where)
         _check_batch_settings(settings, signature, where)
-        shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
+        shared = {
+            field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)
+        }
         bound_columns = _bind_columns(signature, columns, where)
         sort_key = _bind_sort_key(settings.sort_batch_by, signature, bound_columns, where)
         udf = UDF(
@@ -241,9 +252,14 @@ class UDF(Settings, Generic[P, R_co]):
             input_columns=bound_columns,
             given_version=version,
             artifacts=make_artifacts(artifacts, _hold_state(func), name),
-            **(shared | {"field_metadata": dict(settings.field_metadata), "sort_batch_by": sort_key}),
+            **(
+                shared
+                | {"field_metadata": dict(settings.field_metadata), "sort_batch_by": sort_key}
+            ),
         )
-        _ = udf.code_version  # a failure of the digest is raised at the definition, before the first use
+        _ = (
+            udf.code_version
+        )  # a failure of the digest is raised at the definition, before the first use
         return udf if manifest is None else udf.with_manifest(manifest)
 
     @property
@@ -332,7 +348,11 @@ class UDF(Settings, Generic[P, R_co]):
         Raises:
             UdfDefinitionError: The artifacts are not listed yet.
         """
-        return f"{self.code_version}+{checksum_of(self.artifacts)}" if self.artifacts else self.code_version
+        return (
+            f"{self.code_version}+{checksum_of(self.artifacts)}"
+            if self.artifacts
+            else self.code_version
+        )
 
     @property
     def code_version(self) -> str:
@@ -350,10 +370,19 @@ class UDF(Settings, Generic[P, R_co]):
 
         An adapter holds the original UDF in an attribute `first_form`.
         """
-        first = getattr(self.target.made_from, "first_form", None) if isinstance(self.target, Stateful) else None
+        first = (
+            getattr(self.target.made_from, "first_form", None)
+            if isinstance(self.target, Stateful)
+            else None
+        )
         form = self if first is None else first
-        inputs = [dataclasses.replace(p, form="value") if p.form in NEW_FORMS else p for p in form.signature.inputs]
-        return dataclasses.replace(form, signature=dataclasses.replace(form.signature, inputs=tuple(inputs)))
+        inputs = [
+            dataclasses.replace(p, form="value") if p.form in NEW_FORMS else p
+            for p in form.signature.inputs
+        ]
+        return dataclasses.replace(
+            form, signature=dataclasses.replace(form.signature, inputs=tuple(inputs))
+        )
 
     def keep_version(self, name: str, version: str) -> UDF:
         """Returns the UDF with a stored version, if the stored version belongs to the same code.
@@ -365,11 +394,19 @@ class UDF(Settings, Generic[P, R_co]):
             name: Name of the stored UDF.
             version: Version of the stored UDF.
         """
-        if self.given_version is not None or self.name != name or self.artifacts or not is_first_digest(version):
+        if (
+            self.given_version is not None
+            or self.name != name
+            or self.artifacts
+            or not is_first_digest(version)
+        ):
             return self
         try:
             same = (
-                first_digest(*_collect_digest_parts(self._restore_first_form()), what=f"UDF {self.name!r}") == version
+                first_digest(
+                    *_collect_digest_parts(self._restore_first_form()), what=f"UDF {self.name!r}"
+                )
+                == version
             )
         except UdfDefinitionError:
             same = False
@@ -470,7 +507,9 @@ class UDF(Settings, Generic[P, R_co]):
         Raises:
             UdfDefinitionError: An object in the UDF cannot be pickled.
         """
-        return self.payload if self.payload is not None else pickled(self, what=f"UDF {self.name!r}")
+        return (
+            self.payload if self.payload is not None else pickled(self, what=f"UDF {self.name!r}")
+        )
 
     @staticmethod
     def loads(payload: bytes) -> UDF:
@@ -536,7 +575,9 @@ def _collect_digest_parts(udf: UDF) -> tuple[object, ...]:
     """Returns the values under the digest of the automatic version."""
     forms = tuple(parameter.form for parameter in udf.parameters)
     about = (udf.kind.value, forms, udf.input_columns, udf.is_columns, udf.data_type)
-    classes = tuple(parameter.annotation for parameter in udf.parameters if parameter.form == "python")
+    classes = tuple(
+        parameter.annotation for parameter in udf.parameters if parameter.form == "python"
+    )
     target = udf.target.fingerprint_parts() if isinstance(udf.target, Stateful) else (udf.target,)
     return (*target, about, *([classes] if classes else []))
 
@@ -570,7 +611,11 @@ def _check_declaration(data_type: object, name: str, version: object) -> None:
 
 def _check_calls(settings: Settings, signature: UdfSignature, where: str) -> None:
     """Refuses settings of calls for UDFs whose calls cannot have them."""
-    if settings.timeout is not None and signature.kind is not Kind.SCALAR and not signature.is_async:
+    if (
+        settings.timeout is not None
+        and signature.kind is not Kind.SCALAR
+        and not signature.is_async
+    ):
         raise UdfDefinitionError(
             f"The call_timeout is per call of a scalar or async UDF, and {where} is neither. Leave call_timeout out."
         )
@@ -601,7 +646,9 @@ def _check_batch_settings(settings: Settings, signature: UdfSignature, where: st
         )
 
 
-def _bind_sort_key(key: SortKey, signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> SortKey:
+def _bind_sort_key(
+    key: SortKey, signature: UdfSignature, columns: tuple[str, ...] | None, where: str
+) -> SortKey:
     """Returns the parameter of a sort column, which keeps its name over other columns."""
     if not isinstance(key, str) or columns is None:
         return key
@@ -618,7 +665,11 @@ def _bind_sort_key(key: SortKey, signature: UdfSignature, columns: tuple[str, ..
 
 def _hold_state(func: Callable[..., object] | Stateful) -> Callable[..., object] | Stateful:
     """Returns functions unchanged, and callable objects with an instance per process."""
-    if isinstance(func, (Stateful, functools.partial)) or hasattr(func, "__qualname__") or hasattr(func, "__name__"):
+    if (
+        isinstance(func, (Stateful, functools.partial))
+        or hasattr(func, "__qualname__")
+        or hasattr(func, "__name__")
+    ):
         return func
     return Stateful(func)
 
@@ -640,14 +691,18 @@ def _find_name(func: object) -> str:
 
 
 def _check_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
-    if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
+    if isinstance(columns, str) or not all(
+        isinstance(column, str) and column for column in columns
+    ):
         raise UdfDefinitionError(
             f"The input_columns={columns!r} of {where} are no list of names. Give a list, one name per parameter."
         )
     return tuple(columns)
 
 
-def _bind_columns(signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> tuple[str, ...] | None:
+def _bind_columns(
+    signature: UdfSignature, columns: tuple[str, ...] | None, where: str
+) -> tuple[str, ...] | None:
     if signature.kind.takes_batches:
         if columns is not None:
             raise UdfDefinitionError(
@@ -658,7 +713,9 @@ def _bind_columns(signature: UdfSignature, columns: tuple[str, ...] | None, wher
     if columns is None:
         columns = tuple(parameter.name for parameter in signature.inputs[: signature.required])
         if not columns:
-            raise UdfDefinitionError(f"Every parameter of {where} has a default. Give the columns with input_columns=.")
+            raise UdfDefinitionError(
+                f"Every parameter of {where} has a default. Give the columns with input_columns=."
+            )
         return columns
     if not max(signature.required, 1) <= len(columns) <= len(signature.inputs):
         raise UdfDefinitionError(

@@ -71,7 +71,9 @@ class Stateful:
         self._recipe: tuple[Callable[..., object], tuple[object, ...], dict[str, object]] | None
         self._recipe = (made_from, args, dict(kwargs or {}))
         self._payload: bytes | None = None
-        self._own: dict[str, _Once] = {}  # instances in the defining process, by checksum of the artifacts
+        self._own: dict[
+            str, _Once
+        ] = {}  # instances in the defining process, by checksum of the artifacts
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_from_payload, (self._dumps(),))
@@ -107,7 +109,8 @@ class Stateful:
     def travels_by_value(self) -> bool:
         """Tells whether the pickle holds code instead of the name of a module."""
         return any(
-            operation.name in ("SHORT_BINUNICODE", "BINUNICODE", "GLOBAL") and str(argument).split()[-1] in _BY_VALUE
+            operation.name in ("SHORT_BINUNICODE", "BINUNICODE", "GLOBAL")
+            and str(argument).split()[-1] in _BY_VALUE
             for operation, argument, _ in pickletools.genops(self._dumps())
             if argument
         )
@@ -127,11 +130,15 @@ class Stateful:
         """
         digest = None if self._payload is None else hashlib.sha256(self._payload).hexdigest()
         with _instances_lock:
-            instances, key = (self._own, checksum) if digest is None else (_instances, f"{digest}{checksum}")
+            instances, key = (
+                (self._own, checksum) if digest is None else (_instances, f"{digest}{checksum}")
+            )
             once = instances.setdefault(key, _Once())
         return once.get(lambda: self._make(find_artifacts))
 
-    def _make(self, find_artifacts: Callable[[], Mapping[str, str]] | None) -> Callable[..., object]:
+    def _make(
+        self, find_artifacts: Callable[[], Mapping[str, str]] | None
+    ) -> Callable[..., object]:
         made_from, args, kwargs = self._unpack()
         instance = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
         if not callable(instance):
@@ -200,7 +207,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return super().reducer_override(obj)
         make, arguments = self.dispatch_table[CodeType](obj)
         # A copy, because pickle distinguishes equal texts from the same text.
-        return make, tuple("".join(obj.co_filename) if part == _NO_FILE else part for part in arguments)
+        return make, tuple(
+            "".join(obj.co_filename) if part == _NO_FILE else part for part in arguments
+        )
 
 
 def pickled(value: object, *, what: str) -> bytes:

@@ -163,7 +163,9 @@ def _locate_module(module: str) -> str:
         )
     location = next(iter(spec.submodule_search_locations or ()), spec.origin)
     if location is None or not os.path.exists(location):
-        raise UdfDefinitionError(f"The module {module!r} of py_modules is in no file of its own. Give a path.")
+        raise UdfDefinitionError(
+            f"The module {module!r} of py_modules is in no file of its own. Give a path."
+        )
     return os.path.realpath(location)
 
 
@@ -175,7 +177,12 @@ def _package_folders() -> list[str]:
     working_folder, folders = os.path.realpath(os.getcwd()), list[str]()
     for entry in [*sys.path, *site.getsitepackages()]:
         place = os.path.realpath(entry or os.getcwd())
-        if os.path.isdir(place) and place != working_folder and place not in standard and place not in folders:
+        if (
+            os.path.isdir(place)
+            and place != working_folder
+            and place not in standard
+            and place not in folders
+        ):
             folders.append(place)
     return folders
 
@@ -187,7 +194,8 @@ def _list_files(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]
         folders[:] = sorted(
             name
             for name in folders
-            if not _is_left_out(name, hidden=hidden) and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
+            if not _is_left_out(name, hidden=hidden)
+            and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
         )
         for name in sorted(names):
             path = os.path.join(place, name)
@@ -200,7 +208,11 @@ def _list_files(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]
 
 
 def _is_left_out(name: str, *, hidden: bool) -> bool:
-    return name in _LEFT_OUT or name.endswith(_LEFT_OUT_SUFFIXES) or (name.startswith(".") and not hidden)
+    return (
+        name in _LEFT_OUT
+        or name.endswith(_LEFT_OUT_SUFFIXES)
+        or (name.startswith(".") and not hidden)
+    )
 
 
 def _zip_files(
@@ -212,10 +224,15 @@ def _zip_files(
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".archive-")
     try:
-        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:
+        with (
+            os.fdopen(handle, "wb") as out,
+            zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped,
+        ):
             for name, path in sorted(files):
                 info = zipfile.ZipInfo(name, _DATE)
-                info.external_attr = (stat.S_IFREG | (0o755 if os.access(path, os.X_OK) else 0o644)) << 16
+                info.external_attr = (
+                    stat.S_IFREG | (0o755 if os.access(path, os.X_OK) else 0o644)
+                ) << 16
                 info.compress_type = zipfile.ZIP_DEFLATED
                 with open(path, "rb") as source, zipped.open(info, "w", force_zip64=True) as target:
                     shutil.copyfileobj(source, target, _COPY_BYTES)

@@ -69,7 +69,9 @@ def list_artifact(artifact: Artifact, system: FileSystem, path: str) -> Artifact
                 f"{artifact.location}. Give a file, or a folder with files."
             )
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="artifact") as threads:
-            describe = functools.partial(_describe, system, path if is_folder else path.rpartition("/")[0])
+            describe = functools.partial(
+                _describe, system, path if is_folder else path.rpartition("/")[0]
+            )
             files = list(threads.map(describe, infos))
     except (OSError, pa.ArrowException) as error:
         raise UdfDefinitionError(
@@ -77,7 +79,9 @@ def list_artifact(artifact: Artifact, system: FileSystem, path: str) -> Artifact
             f"{artifact.location}. {_CHECK}."
         ) from error
     files.sort(key=lambda file: file.path)
-    return Artifact(name=artifact.name, location=artifact.location, files=tuple(files), is_folder=is_folder)
+    return Artifact(
+        name=artifact.name, location=artifact.location, files=tuple(files), is_folder=is_folder
+    )
 
 
 def _list_infos(system: FileSystem, path: str) -> tuple[bool, list[Any]]:
@@ -89,7 +93,9 @@ def _list_infos(system: FileSystem, path: str) -> tuple[bool, list[Any]]:
         raise FileNotFoundError("there is neither a file nor a folder")
     if root.is_file:
         return False, [root]
-    return True, [info for info in system.get_file_info(fs.FileSelector(path, recursive=True)) if info.is_file]
+    return True, [
+        info for info in system.get_file_info(fs.FileSelector(path, recursive=True)) if info.is_file
+    ]
 
 
 def _describe(system: FileSystem, folder: str, info: Any) -> ArtifactFile:  # noqa: ANN401 - missing in PyArrow's stubs
@@ -118,7 +124,9 @@ def _hash_file(system: FileSystem, path: str) -> str:
     """Returns the SHA-256 of a file; a process reads an unchanged file of a mounted disk once."""
     if system.type_name == "local":
         about = os.stat(path)
-        return _hash_unchanged(path, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+        return _hash_unchanged(
+            path, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+        )
     digest = hashlib.sha256()
     with system.open_input_file(path) as file:
         while (block := file.read_buffer(_BLOCK_BYTES)).size:
@@ -137,7 +145,9 @@ class ArtifactCache(MachineCache):
 
     __slots__ = ()
 
-    def open(self, artifact: Artifact, find_source: Callable[[], tuple[FileSystem, str]]) -> ArtifactCopy:
+    def open(
+        self, artifact: Artifact, find_source: Callable[[], tuple[FileSystem, str]]
+    ) -> ArtifactCopy:
         """Returns the copy of an artifact; copies its files if the machine lacks the copy.
 
         This process uses the copy until its end. A single process copies, and concurrent processes
@@ -155,7 +165,10 @@ class ArtifactCache(MachineCache):
             return self.open_entry(_Copied(artifact, find_source))
         except EntryError as error:
             raise ArtifactError(
-                artifact=artifact.name, location=artifact.location, reason=error.reason, hint=error.hint
+                artifact=artifact.name,
+                location=artifact.location,
+                reason=error.reason,
+                hint=error.hint,
             ) from error
 
 
@@ -184,7 +197,10 @@ class _Copied:
         target = os.path.join(place, _FILES)
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="artifact") as threads:
             parts = [part for file in self.artifact.files for part in _split(file)]
-            copies = [threads.submit(_copy_part, system, f"{folder}/{part.file.path}", target, part) for part in parts]
+            copies = [
+                threads.submit(_copy_part, system, f"{folder}/{part.file.path}", target, part)
+                for part in parts
+            ]
             try:
                 for copy in copies:
                     copy.result()
@@ -200,7 +216,9 @@ class _Copied:
         for file in self.artifact.files:
             if os.path.getsize(os.path.join(folder, file.path)) != file.size:
                 return None
-        path = folder if self.artifact.is_folder else os.path.join(folder, self.artifact.files[0].path)
+        path = (
+            folder if self.artifact.is_folder else os.path.join(folder, self.artifact.files[0].path)
+        )
         return ArtifactCopy(checksum=self.artifact.checksum, path=path, entry=place)
 
     def explain(self, error: OSError) -> EntryError:
@@ -255,7 +273,9 @@ def _copy_part(system: FileSystem, source: str, target: str, part: _Part) -> Non
     if size != file.size:
         raise EntryError(f"the file {file.path!r} has {size} bytes instead of {file.size}", _AGAIN)
     if not is_same:
-        raise EntryError(f"the file {file.path!r} has another content than at its registration", _AGAIN)
+        raise EntryError(
+            f"the file {file.path!r} has another content than at its registration", _AGAIN
+        )
 
 
 def _copy_bytes(blocks: Iterator[pa.Buffer], path: str, part: _Part) -> bool:
@@ -270,7 +290,9 @@ def _copy_bytes(blocks: Iterator[pa.Buffer], path: str, part: _Part) -> bool:
             unwritten = memoryview(block)
             while unwritten:
                 unwritten = unwritten[copy.write(unwritten) :]
-        return copy.tell() == part.stop and (digest is None or digest.hexdigest() == part.file.sha256)
+        return copy.tell() == part.stop and (
+            digest is None or digest.hexdigest() == part.file.sha256
+        )
 
 
 def _explain(reason: str) -> EntryError:

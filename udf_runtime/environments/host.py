@@ -18,7 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from udf_runtime.environments.installer import InstallError, check_interpreter, hint_for, install, site_packages
+from udf_runtime.environments.installer import (
+    InstallError,
+    check_interpreter,
+    hint_for,
+    install,
+    site_packages,
+)
 from udf_runtime.environments.machine_cache import ENVIRONMENT, EntryError, EntryKind, MachineCache
 from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.runtime_files import runtime_folder
@@ -58,13 +64,19 @@ class EnvironmentCache(MachineCache):
             EnvironmentBuildError: This machine cannot build the environment.
         """
         try:
-            environment, place = self.open_entry(_Installed(manifest=manifest, objects=objects, variables=variables))
+            environment, place = self.open_entry(
+                _Installed(manifest=manifest, objects=objects, variables=variables)
+            )
             return environment.interpreter(place, variables)
         except EntryError as error:
-            raise EnvironmentBuildError(manifest=manifest.name, reason=error.reason, hint=error.hint) from error
+            raise EnvironmentBuildError(
+                manifest=manifest.name, reason=error.reason, hint=error.hint
+            ) from error
         except OSError as error:
             reason = str(error)
-            raise EnvironmentBuildError(manifest=manifest.name, reason=reason, hint=hint_for(reason)) from error
+            raise EnvironmentBuildError(
+                manifest=manifest.name, reason=reason, hint=hint_for(reason)
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +100,9 @@ class _Environment:
         # This package comes first, in the release of the parent process.
         runtime = runtime_folder(os.path.dirname(place))
         path = (runtime, *self.path, *(_list_own_path() if self.python is None else ()))
-        return Interpreter(python=self.python or sys.executable, path=path, folder=place, variables=variables)
+        return Interpreter(
+            python=self.python or sys.executable, path=path, folder=place, variables=variables
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,12 +131,16 @@ class _Installed:
         except InstallError as error:
             raise EntryError(error.reason, error.hint) from error
         except ArchiveError as error:
-            raise EntryError(str(error), "build the manifest again, and register the UDF again") from error
+            raise EntryError(
+                str(error), "build the manifest again, and register the UDF again"
+            ) from error
         return dataclasses.asdict(environment) | {"manifest": self.manifest.to_dict()}
 
     def restore(self, place: str, facts: Mapping[str, Any]) -> tuple[_Environment, str] | None:
         environment = _Environment(python=facts["python"], path=tuple(facts["path"]))
-        is_gone = environment.python is not None and not os.path.exists(environment.python)  # a link, maybe a dead link
+        is_gone = environment.python is not None and not os.path.exists(
+            environment.python
+        )  # a link, maybe a dead link
         return None if is_gone else (environment, place)
 
     def explain(self, error: OSError) -> EntryError:
@@ -152,7 +170,9 @@ def _build(content: _Installed, place: str, lock: int) -> _Environment:
         environment = _Environment(python=None, path=tuple(path))
     else:
         runtime = runtime_folder(os.path.dirname(place))
-        python = install(manifest, os.path.join(place, "venv"), runtime=runtime, variables=variables, lock=lock)
+        python = install(
+            manifest, os.path.join(place, "venv"), runtime=runtime, variables=variables, lock=lock
+        )
         _add_packages(python, packages)
         environment = _Environment(python=python, path=tuple(path))
     check_interpreter(environment.interpreter(place, variables), manifest.python_version)

@@ -34,8 +34,17 @@ INSTALL_LIMIT_S = 3600.0
 MOST_REASON_CHARS = 2000
 
 _ARROW = "pyarrow>=15"  # required by a UDF's process; the manifest's own requirement comes first
-_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer versions reject NumPy 1 without a word in their metadata
-_OF_OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_USER", "PIP_PREFIX")
+_ARROW_FOR_NUMPY_1 = (
+    "pyarrow>=15,<26"  # newer versions reject NumPy 1 without a word in their metadata
+)
+_OF_OTHER_PLACES = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "PIP_TARGET",
+    "PIP_USER",
+    "PIP_PREFIX",
+)
 _URL_PASSWORD = re.compile(r"(://)[^/@\s]+@")
 _HINTS = (
     (
@@ -86,10 +95,14 @@ class InstallError(Exception):
 def hint_for(reason: str) -> str:
     """Returns the remedy for a failure."""
     hints = (hint for pattern, hint in _HINTS if re.search(pattern, reason, re.IGNORECASE))
-    return next(hints, "see what the installer says, correct the manifest, and register the UDF again")
+    return next(
+        hints, "see what the installer says, correct the manifest, and register the UDF again"
+    )
 
 
-def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variables, lock: int) -> str:
+def install(
+    manifest: Manifest, folder: str, *, runtime: str, variables: Variables, lock: int
+) -> str:
     """Makes a virtual environment with a manifest's packages and PyArrow, and returns its Python.
 
     Packages of a site-packages archive are not included.
@@ -107,7 +120,12 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
     """
     context = _InstallContext(runtime=runtime, variables=variables, lock=lock)
     python = os.path.join(folder, "bin", "python")
-    command = [*_make_environment(manifest, folder, python, context), "--quiet", "--requirement", "/dev/stdin"]
+    command = [
+        *_make_environment(manifest, folder, python, context),
+        "--quiet",
+        "--requirement",
+        "/dev/stdin",
+    ]
     places, packages = _list_places(manifest), list(manifest.pip)
     has_arrow = any(archive.role == "site-packages" for archive in manifest.archives) or any(
         requirement_name(line) == "pyarrow" for line in packages
@@ -116,21 +134,35 @@ def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variabl
         packages.append(_ARROW)
     if packages:
         _run(command, context, _substitute(places + packages, variables))
-    if not has_arrow and any(name.startswith("numpy-1.") for name in os.listdir(site_packages(python))):
+    if not has_arrow and any(
+        name.startswith("numpy-1.") for name in os.listdir(site_packages(python))
+    ):
         _run(command, context, _substitute([*places, *manifest.pip, _ARROW_FOR_NUMPY_1], variables))
     return python
 
 
-def _make_environment(manifest: Manifest, folder: str, python: str, context: _InstallContext) -> list[str]:
+def _make_environment(
+    manifest: Manifest, folder: str, python: str, context: _InstallContext
+) -> list[str]:
     """Makes an environment, and returns the command for the installation of packages."""
     uv = _find_uv()
     if uv is not None:
-        version = sys.executable if manifest.python_version == current_python() else manifest.python_version
-        _run([*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", version, folder], context)
+        version = (
+            sys.executable
+            if manifest.python_version == current_python()
+            else manifest.python_version
+        )
+        _run(
+            [*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", version, folder],
+            context,
+        )
         return [*uv, "pip", "install", "--no-config", "--python", python]
     # An existing pip serves other environments, too, and a copy of pip takes seconds.
     has_pip = importlib.util.find_spec("pip") is not None
-    _run([_find_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], context)
+    _run(
+        [_find_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder],
+        context,
+    )
     pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
     return [*pip, "install", "--disable-pip-version-check", "--no-input"]
 
@@ -183,7 +215,8 @@ def _find_uv() -> list[str] | None:
     installer = os.environ.get(INSTALLER_VARIABLE, "")
     if installer not in ("", "uv", "pip"):
         raise InstallError(
-            f"{INSTALLER_VARIABLE}={installer!r} is no installer", "set it to uv or pip on the executors"
+            f"{INSTALLER_VARIABLE}={installer!r} is no installer",
+            "set it to uv or pip on the executors",
         )
     if installer == "pip":
         return None
@@ -192,7 +225,10 @@ def _find_uv() -> list[str] | None:
     if program is None and importlib.util.find_spec("uv") is not None:
         return [sys.executable, "-m", "uv"]
     if program is None and installer == "uv":
-        raise InstallError(f"{INSTALLER_VARIABLE}=uv, and uv is not there", "install uv on the executors, or use pip")
+        raise InstallError(
+            f"{INSTALLER_VARIABLE}=uv, and uv is not there",
+            "install uv on the executors, or use pip",
+        )
     return None if program is None else [program]
 
 
@@ -270,7 +306,11 @@ def _run(command: list[str], context: _InstallContext, lines: bytes = b"") -> No
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if process.returncode != 0:
-        late = "it took longer than an hour; " if over.finished.is_set() and process.returncode < 0 else ""
+        late = (
+            "it took longer than an hour; "
+            if over.finished.is_set() and process.returncode < 0
+            else ""
+        )
         raise InstallError(late + _shorten_output(output, context.variables))
 
 

@@ -195,7 +195,9 @@ class MachineCache:
         }
         sizes = {name: _read_size(marker) for name, marker in markers.items()}
         total = sum(sizes.values())
-        for name in sorted(markers.keys() - {new_name}, key=lambda candidate: _read_last_use(markers[candidate])):
+        for name in sorted(
+            markers.keys() - {new_name}, key=lambda candidate: _read_last_use(markers[candidate])
+        ):
             if total <= self.most_bytes and _read_last_use(markers[name]) > 0:
                 continue
             with _locked_if_unused(os.path.join(folder, f"{name}.lock")) as unused:
@@ -219,7 +221,9 @@ class MachineCache:
         if os.path.isabs(home) and os.access(home, os.W_OK) and os.path.isdir(home):
             folder = os.path.join(home, ".cache", "lance-spark", "environments")
         else:
-            folder = os.path.join(tempfile.gettempdir(), f"lance-spark-{os.getuid()}", "environments")
+            folder = os.path.join(
+                tempfile.gettempdir(), f"lance-spark-{os.getuid()}", "environments"
+            )
             parent = os.path.dirname(folder)
             os.makedirs(parent, mode=0o700, exist_ok=True)
             _refuse_others(parent)
@@ -239,7 +243,9 @@ def hold_entry(place: str) -> None:
             fcntl.flock(_locks[place], fcntl.LOCK_SH)
 
 
-_locks: dict[str, int] = {}  # descriptors of the locks of entries that this process uses until its end
+_locks: dict[
+    str, int
+] = {}  # descriptors of the locks of entries that this process uses until its end
 _opening = threading.Lock()
 
 

@@ -48,8 +48,14 @@ class Archive:
     platform: str | None = None
 
     def __post_init__(self) -> None:
-        if not re.fullmatch("[0-9a-f]{64}", self.sha256) or self.role not in ("modules", "workspace", "site-packages"):
-            raise UdfDefinitionError(f"{self!r} is no archive of a manifest. Make archives with a builder.")
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256) or self.role not in (
+            "modules",
+            "workspace",
+            "site-packages",
+        ):
+            raise UdfDefinitionError(
+                f"{self!r} is no archive of a manifest. Make archives with a builder."
+            )
 
 
 @ARGUMENTS.methods
@@ -96,7 +102,9 @@ class Manifest:
     env_vars: tuple[str, ...] = ()
     archives: tuple[Archive, ...] = ()
     skip_site_packages: bool = False
-    created_at: str = dataclasses.field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    created_at: str = dataclasses.field(
+        default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds")
+    )
     created_by: str = ""
 
     @staticmethod
@@ -124,7 +132,9 @@ class Manifest:
     def checksum(self) -> str:
         """SHA-256, in hex, of the manifest without name, time and author."""
         content = {key: value for key, value in self.to_dict().items() if key not in _NOT_CONTENT}
-        return hashlib.sha256(json.dumps(content, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(content, sort_keys=True, ensure_ascii=True).encode()
+        ).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the stored form: plain values for JSON."""
@@ -182,7 +192,9 @@ def _read_stored(values: object) -> Manifest:
 
 
 def _describe_damage(error: Exception) -> str:
-    return end_sentence(f"the field {error} is missing" if isinstance(error, KeyError) else str(error))
+    return end_sentence(
+        f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+    )
 
 
 def _require_format(stored_format: object) -> None:

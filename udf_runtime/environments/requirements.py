@@ -53,7 +53,9 @@ class Requirements:
     find_links: list[str] = field(default_factory=list)
     no_index: bool = False
 
-    def add(self, lines: Iterable[str], *, where: str, folder: str | None = None, depth: int = 0) -> None:
+    def add(
+        self, lines: Iterable[str], *, where: str, folder: str | None = None, depth: int = 0
+    ) -> None:
         """Adds lines of a requirements file or of a list.
 
         Args:
@@ -70,14 +72,20 @@ class Requirements:
             if not line.startswith("-"):
                 self.pip.append(_check_requirement(line, where))
                 continue
-            option, _, value = (line.replace("=", " ", 1) if line.startswith("--") else line).partition(" ")
+            option, _, value = (
+                line.replace("=", " ", 1) if line.startswith("--") else line
+            ).partition(" ")
             if option in ("-r", "--requirement") and folder is not None and depth < _MOST_NESTED:
                 self.read(os.path.join(folder, value.strip()), depth=depth + 1)
             elif option in _PASSED_ON:
                 self.pip.append(line)
             elif not self._set_option(option, value.strip()):
-                hint = _REFUSED.get(option, "Leave the option out, and set it in the installer's own configuration.")
-                raise UdfDefinitionError(f"The line {line!r} of {where} cannot be done on executors. {hint}")
+                hint = _REFUSED.get(
+                    option, "Leave the option out, and set it in the installer's own configuration."
+                )
+                raise UdfDefinitionError(
+                    f"The line {line!r} of {where} cannot be done on executors. {hint}"
+                )
 
     def _set_option(self, option: str, value: str) -> bool:
         """Sets a place of packages; returns False for another option."""
@@ -124,7 +132,9 @@ def refuse_password(text: str, where: str) -> None:
         not _PORT.fullmatch(host) for host in _HOST.findall(_USER.sub("://", text))
     ):
         hidden = "password or a token"
-    elif names := [name for name, value in _QUERY.findall(text) if value and not _VARIABLE.fullmatch(value)]:
+    elif names := [
+        name for name, value in _QUERY.findall(text) if value and not _VARIABLE.fullmatch(value)
+    ]:
         hidden = f"secret in the parameter {names[0]!r}"
     else:
         return
@@ -145,8 +155,14 @@ def _is_secret_user(user: str) -> bool:
 def refuse_lines(text: object, where: str) -> None:
     """Raises UdfDefinitionError unless the value is a text of a single line."""
     if not isinstance(text, str) or len(text.strip().splitlines()) > 1 or "\0" in text:
-        problem = f"{text[:_CHARS]!r} has several lines" if isinstance(text, str) else f"{text!r} is no text"
-        raise UdfDefinitionError(f"In {where}, {problem}. Give each requirement and each URL as one line.")
+        problem = (
+            f"{text[:_CHARS]!r} has several lines"
+            if isinstance(text, str)
+            else f"{text!r} is no text"
+        )
+        raise UdfDefinitionError(
+            f"In {where}, {problem}. Give each requirement and each URL as one line."
+        )
 
 
 def check_manifest(manifest: Manifest) -> None:
@@ -178,7 +194,9 @@ def _strip_marker(line: str) -> str:
 
 
 def _check_requirement(line: str, where: str) -> str:
-    if line.startswith((".", "/", "~")) or (line.endswith((".whl", ".zip", ".tar.gz")) and "@" not in line):
+    if line.startswith((".", "/", "~")) or (
+        line.endswith((".whl", ".zip", ".tar.gz")) and "@" not in line
+    ):
         raise UdfDefinitionError(
             f"The line {line!r} of {where} is a path of this machine. Give modules to py_modules. Give folders of "
             "wheels that the executors see to find_links."

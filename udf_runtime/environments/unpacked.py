@@ -45,13 +45,17 @@ def unpack(archive: Archive, objects: Objects, folder: str) -> None:
             digest.update(part)
             zipped.write(part)
         if zipped.tell() != archive.size or digest.hexdigest() != archive.sha256:
-            raise ArchiveError(f"the {archive.role} archive {archive.sha256[:12]} in the tables' store was altered")
+            raise ArchiveError(
+                f"the {archive.role} archive {archive.sha256[:12]} in the tables' store was altered"
+            )
         try:
             with zipfile.ZipFile(zipped) as opened:
                 for info in opened.infolist():
                     _extract(opened, info, folder)
         except zipfile.BadZipFile as error:
-            raise ArchiveError(f"the {archive.role} archive {archive.sha256[:12]} is no zip file: {error}") from error
+            raise ArchiveError(
+                f"the {archive.role} archive {archive.sha256[:12]} is no zip file: {error}"
+            ) from error
 
 
 def _read_parts(archive: Archive, objects: Objects) -> Iterator[bytes]:
@@ -67,7 +71,12 @@ def _read_parts(archive: Archive, objects: Objects) -> Iterator[bytes]:
 def _extract(opened: zipfile.ZipFile, info: zipfile.ZipInfo, folder: str) -> None:
     mode = info.external_attr >> 16
     names = info.filename.split("/")
-    if info.filename.startswith("/") or ".." in names or "\\" in info.filename or stat.S_ISLNK(mode):
+    if (
+        info.filename.startswith("/")
+        or ".." in names
+        or "\\" in info.filename
+        or stat.S_ISLNK(mode)
+    ):
         raise ArchiveError(f"{info.filename!r} in an archive leads out of its folder")
     if info.is_dir():
         return

@@ -30,7 +30,9 @@ FEWEST_HIDDEN_LINE_CHARS = 8
 _LINE_END = re.compile(r"[\r\n]|\\[rn]")  # also in the form of a JSON document, within a line
 
 _RESERVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-_remembered: dict[str, dict[str, Source]] = {}  # by the manifest's checksum, for manifests built in this process
+_remembered: dict[
+    str, dict[str, Source]
+] = {}  # by the manifest's checksum, for manifests built in this process
 
 
 class Variables:
@@ -45,7 +47,10 @@ class Variables:
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
         hidden = {
-            form for value in self._values.values() for text in _split_secrets(value) for form in _list_forms(text)
+            form
+            for value in self._values.values()
+            for text in _split_secrets(value)
+            for form in _list_forms(text)
         }
         self._hidden = sorted(hidden, key=len, reverse=True)
 
@@ -101,7 +106,11 @@ def check_sources(variables: Iterable[str] | Mapping[str, Source]) -> dict[str, 
 
 
 def _check_source(name: object, source: object) -> None:
-    if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+    if (
+        not isinstance(name, str)
+        or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)
+        or name in _RESERVED
+    ):
         raise UdfDefinitionError(
             f"The name {show_value(name)} cannot be an environment variable of a UDF. Give names of letters, "
             f"digits and underscores, but not {', '.join(_RESERVED)}."
@@ -160,7 +169,13 @@ def _list_forms(text: str) -> set[str]:
     """Returns the printed forms of a text: plain, in a Python literal, and in JSON."""
     literal = repr(text)[1:-1]
     quoted = literal.replace("'", "\\'")  # next to a double quote, in a longer literal
-    return {text, literal, quoted, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+    return {
+        text,
+        literal,
+        quoted,
+        json.dumps(text)[1:-1],
+        json.dumps(text, ensure_ascii=False)[1:-1],
+    }
 
 
 def _seal(text: str) -> tuple[bytes, bytes]:

@@ -49,7 +49,11 @@ class Attempts:
             return decision
         gate = self._context.gate
         try:
-            await (asyncio.sleep(decision.delay_s) if gate is None else gate.wait_async(decision.delay_s))
+            await (
+                asyncio.sleep(decision.delay_s)
+                if gate is None
+                else gate.wait_async(decision.delay_s)
+            )
         except ServiceUnavailableError:
             return _GIVE_UP
         return decision
@@ -59,14 +63,20 @@ class Attempts:
         matcher = find_http_retry(self._context.policy, error)
         return matcher is not None and matcher.is_refusal(error)
 
-    def describe(self, error: BaseException, decision: Decision, *, row: int, depth: int = 0) -> RowFailure:
+    def describe(
+        self, error: BaseException, decision: Decision, *, row: int, depth: int = 0
+    ) -> RowFailure:
         """Returns the record of a row without a value, after a decision to skip or to give up."""
         most = self._context.policy.max_attempts(error)
         if decision.action == "skip":
-            return row_failure(error, row=row, attempt=self.count, max_attempts=most, bisect_depth=depth)
+            return row_failure(
+                error, row=row, attempt=self.count, max_attempts=most, bisect_depth=depth
+            )
         gate = self._context.gate
         given_up = None if gate is None else gate.health.error
-        failure = row_failure(given_up or error, row=row, attempt=self.count, max_attempts=most, outcome="unavailable")
+        failure = row_failure(
+            given_up or error, row=row, attempt=self.count, max_attempts=most, outcome="unavailable"
+        )
         return failure if given_up is None else replace(failure, message=given_up.reason)
 
     def _decide(self, error: BaseException) -> Decision:
@@ -75,6 +85,10 @@ class Attempts:
         if context.gate is not None:
             health, matcher = context.gate.health, find_http_retry(context.policy, error)
             self._waived += health.note_failure(error, matcher)
-            if health.error is not None and (matcher is not None or isinstance(error, ServiceUnavailableError)):
+            if health.error is not None and (
+                matcher is not None or isinstance(error, ServiceUnavailableError)
+            ):
                 return _GIVE_UP
-        return context.policy.decide(error, attempt=self.count, rng=context.rng, waived=self._waived)
+        return context.policy.decide(
+            error, attempt=self.count, rng=context.rng, waived=self._waived
+        )

@@ -88,7 +88,9 @@ class CallContext:
     def output(self) -> Output:
         """Returns the converter of the UDF's results."""
         udf = self.udf
-        return Output(udf.name, udf.data_type, is_columns=udf.is_columns, nan_is_null=udf.kind.takes_series)
+        return Output(
+            udf.name, udf.data_type, is_columns=udf.is_columns, nan_is_null=udf.kind.takes_series
+        )
 
     def result(
         self, values: pa.Array[Any], failures: Sequence[RowFailure], *, retries: int, start_s: float
@@ -107,7 +109,11 @@ class CallContext:
     def failed(self, error: BaseException, *, row: int | None, attempt: int) -> UdfRuntimeError:
         """Returns the error of the run for an error without forgiveness; the caller chains both."""
         return raised_for(
-            error, udf=self.udf.name, row=row, attempt=attempt, max_attempts=self.policy.max_attempts(error)
+            error,
+            udf=self.udf.name,
+            row=row,
+            attempt=attempt,
+            max_attempts=self.policy.max_attempts(error),
         )
 
 
@@ -140,7 +146,13 @@ def passes_through(error: BaseException) -> bool:
     SystemExit and the panics of native libraries, which are no Exception either, are failures of
     the row.
     """
-    final = (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError, CallsStoppedError)
+    final = (
+        KeyboardInterrupt,
+        GeneratorExit,
+        HungCallsError,
+        ChunksNotStoredError,
+        CallsStoppedError,
+    )
     return isinstance(error, final)
 
 

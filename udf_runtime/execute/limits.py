@@ -36,8 +36,12 @@ class ProcessLimiter:
         """Takes the limit, and a clock in seconds."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._calls = None if limit.calls_per_minute is None else MinuteBudget(limit.calls_per_minute)
-        self._tokens = None if limit.tokens_per_minute is None else MinuteBudget(limit.tokens_per_minute)
+        self._calls = (
+            None if limit.calls_per_minute is None else MinuteBudget(limit.calls_per_minute)
+        )
+        self._tokens = (
+            None if limit.tokens_per_minute is None else MinuteBudget(limit.tokens_per_minute)
+        )
 
     def acquire(self, tokens: int, waiting: int) -> float:  # noqa: ARG002 - of the protocol
         """Takes a call and its tokens, or returns the seconds until the next try; 0.0: taken."""

@@ -47,9 +47,13 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None or isinstance(error, UdfRuntimeError):
         return False
     classes = type(error).__mro__
-    if isinstance(error, MemoryError) or any(f"{cls.__module__}.{cls.__qualname__}" in _CLASSES for cls in classes):
+    if isinstance(error, MemoryError) or any(
+        f"{cls.__module__}.{cls.__qualname__}" in _CLASSES for cls in classes
+    ):
         return True
-    says = isinstance(error, RuntimeError) or any(cls.__module__.partition(".")[0] in _LIBRARIES for cls in classes)
+    says = isinstance(error, RuntimeError) or any(
+        cls.__module__.partition(".")[0] in _LIBRARIES for cls in classes
+    )
     return says and _MESSAGE.search(message_of(error)) is not None
 
 

@@ -13,7 +13,13 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError, UdfRuntimeError, end_sentence
+from udf_runtime.errors import (
+    UdfFailedError,
+    UdfOutputError,
+    UdfProcessDiedError,
+    UdfRuntimeError,
+    end_sentence,
+)
 from udf_runtime.policies.matchers import escape_surrogates, message_of
 
 MOST_TEXT_CHARS = 8192
@@ -58,7 +64,9 @@ class RowFailure:
         row, texts = self.row + rows, [self.message, self.trace]
         if self.error_type == f"{UdfOutputError.__module__}.{UdfOutputError.__qualname__}":
             texts = [_renumber_place(text, self.row, row) for text in texts]
-        return replace(self, row=row, message=texts[0], trace=texts[1], bisect_depth=self.bisect_depth + depth)
+        return replace(
+            self, row=row, message=texts[0], trace=texts[1], bisect_depth=self.bisect_depth + depth
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +97,9 @@ class BatchResult:
 def type_name(error: BaseException) -> str:
     """Returns the qualified name of an error's class; without a module for built-in classes."""
     cls = type(error)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return (
+        cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def trace_of(error: BaseException) -> str:
@@ -97,7 +107,9 @@ def trace_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and _is_own(trace):
         trace = trace.tb_next
-    return shortened("".join(traceback.TracebackException(type(error), error, trace, compact=True).format()))
+    return shortened(
+        "".join(traceback.TracebackException(type(error), error, trace, compact=True).format())
+    )
 
 
 def shortened(text: str) -> str:
@@ -123,7 +135,9 @@ def row_failure(
         row=row,
         error_type=type_name(error),
         message=shortened(message_of(error)),
-        trace=shortened(error.output) if isinstance(error, UdfProcessDiedError) else trace_of(error),
+        trace=shortened(error.output)
+        if isinstance(error, UdfProcessDiedError)
+        else trace_of(error),
         attempt=attempt,
         max_attempts=max_attempts,
         bisect_depth=bisect_depth,
@@ -183,9 +197,13 @@ def renumber_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
             max_attempts=error.max_attempts,
         )
     elif isinstance(error, UdfOutputError):
-        renumbered = UdfOutputError(_renumber_place(str(error), row, row + rows), udf=error.udf, row=row + rows)
+        renumbered = UdfOutputError(
+            _renumber_place(str(error), row, row + rows), udf=error.udf, row=row + rows
+        )
     elif isinstance(error, UdfProcessDiedError):
-        renumbered = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output)
+        renumbered = UdfProcessDiedError(
+            udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output
+        )
     else:
         return error
     renumbered.__cause__ = error.__cause__

@@ -34,7 +34,9 @@ from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.service_health import ServiceHealth
 from udf_runtime.policies import RetryHttp
 
-_BatchCalls = ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
+_BatchCalls = (
+    ScalarCalls | ChunkerCalls | VectorCalls | AsyncScalarCalls | AsyncBatchCalls | IsolatedCalls
+)
 _STOPPABLE = (AsyncCalls, CallGate, IsolatedCalls)
 
 
@@ -114,7 +116,10 @@ class UdfRunner:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -124,7 +129,9 @@ class UdfRunner:
         udf = self._context.udf
         if udf.is_async and not self._isolate and udf.kind is not Kind.SCALAR:
             return udf.calls_in_flight + 1
-        at_once = max(self._threads, AsyncScalarCalls.batches_at_once) if udf.is_async else self._threads
+        at_once = (
+            max(self._threads, AsyncScalarCalls.batches_at_once) if udf.is_async else self._threads
+        )
         return 1 if at_once == 1 else at_once + 1
 
     def load(self) -> None:
@@ -162,7 +169,11 @@ class UdfRunner:
         if self._closed:
             raise UdfDefinitionError("The UdfRunner is closed. Make another runner.")
         self._load_calls()
-        return self._run_calls(batches) if self._distinct is None else self._distinct.run(batches, self._run_calls)
+        return (
+            self._run_calls(batches)
+            if self._distinct is None
+            else self._distinct.run(batches, self._run_calls)
+        )
 
     def close(self) -> None:
         """Ends threads and child processes; a second call is fine."""
@@ -185,7 +196,9 @@ class UdfRunner:
     def _make_calls(self) -> _BatchCalls | StreamCalls:
         context, kind = self._context, self._context.udf.kind
         if self._isolate:
-            return IsolatedCalls(context, self._processes, is_shared=self._is_shared, threads=self._threads)
+            return IsolatedCalls(
+                context, self._processes, is_shared=self._is_shared, threads=self._threads
+            )
         if context.udf.is_async:
             return AsyncScalarCalls(context) if kind is Kind.SCALAR else AsyncBatchCalls(context)
         if kind is Kind.CHUNKS:
@@ -200,8 +213,12 @@ class UdfRunner:
             return self._batches.run_stream(batches, calls.run)
         if isinstance(calls, AsyncBatchCalls):
             at_once = calls.batches_at_once
-            return self._batches.run_stream(batches, lambda cut: self._run_concurrently(calls, iter(cut), at_once))
-        at_once = max(self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1)
+            return self._batches.run_stream(
+                batches, lambda cut: self._run_concurrently(calls, iter(cut), at_once)
+            )
+        at_once = max(
+            self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1
+        )
         if at_once == 1:
             return (self._run_batch(calls, batch) for batch in batches)
         return self._run_concurrently(calls, iter(batches), at_once)
@@ -211,7 +228,11 @@ class UdfRunner:
         if batch.num_rows == 0:
             return BatchResult(values=nulls(0, self._context.udf.result_type))
         # A child process has a runner of its own.
-        return self._batches.run(batch, calls.run) if isinstance(calls, VectorCalls) else calls.run(batch)
+        return (
+            self._batches.run(batch, calls.run)
+            if isinstance(calls, VectorCalls)
+            else calls.run(batch)
+        )
 
     def _run_concurrently(
         self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch], at_once: int

@@ -100,6 +100,11 @@ class ServiceHealth:
 
     def _open_if_late(self) -> None:
         limit_s, since = self._give_up_after, self._refused_since
-        if self._error is None and limit_s is not None and since is not None and self._clock() - since >= limit_s:
+        if (
+            self._error is None
+            and limit_s is not None
+            and since is not None
+            and self._clock() - since >= limit_s
+        ):
             reason = f"It took no calls for {limit_s:g} s. The last error is {self._last_error}"
             self._error = ServiceUnavailableError(udf=self._udf, reason=reason)

@@ -38,7 +38,9 @@ class TableSource(Protocol):
         """Returns all rows at once, as a data frame."""
 
 
-def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = None) -> Iterator[pa.RecordBatch]:
+def call_table(
+    udf: UDF, source: TableSource, interpreter: Interpreter | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yields the results of a table function for a source, batch by batch.
 
     Args:
@@ -52,17 +54,27 @@ def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = 
         UdfOutputError: The function yielded a value with other columns.
         UdfProcessDiedError: The process ended.
     """
-    return _call_here(udf, source) if interpreter is None else _call_in_process(interpreter, udf, source)
+    return (
+        _call_here(udf, source)
+        if interpreter is None
+        else _call_in_process(interpreter, udf, source)
+    )
 
 
-def _call_in_process(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+def _call_in_process(
+    interpreter: Interpreter, udf: UDF, source: TableSource
+) -> Iterator[pa.RecordBatch]:
     payload = udf.dumps()
-    process = ProcessRegistry(Owner.current()).start(udf, payload, ProcessSpec(interpreter=interpreter))
+    process = ProcessRegistry(Owner.current()).start(
+        udf, payload, ProcessSpec(interpreter=interpreter)
+    )
     start = interpreter.make_start(payload, None)
     try:
         yield from process.open(udf, start, None).call_table(source)
     except ProcessEndedError as error:
-        raise UdfProcessDiedError(udf=udf.name, exit_code=error.exit_code, output=error.output) from None
+        raise UdfProcessDiedError(
+            udf=udf.name, exit_code=error.exit_code, output=error.output
+        ) from None
     finally:
         process.kill()
 
@@ -90,7 +102,9 @@ def _call_here(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
 
 def _make_batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if is_data_frame(part):
-        yield _make_batch(udf, {str(name): column for name, column in part.items()}, schema, is_frame=True)
+        yield _make_batch(
+            udf, {str(name): column for name, column in part.items()}, schema, is_frame=True
+        )
         return
     for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
         if not isinstance(batch, pa.RecordBatch):
@@ -99,12 +113,16 @@ def _make_batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.Reco
         yield _make_batch(udf, columns, schema, is_frame=False)
 
 
-def _make_batch(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_frame: bool) -> pa.RecordBatch:
+def _make_batch(
+    udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_frame: bool
+) -> pa.RecordBatch:
     if list(columns) != schema.names:
         raise _make_error(udf, f"got columns {', '.join(columns)}")
     arrays = []
     for field in schema:
-        output = Output(udf.name, field.type, is_columns=False, nan_is_null=is_frame, column=field.name)
+        output = Output(
+            udf.name, field.type, is_columns=False, nan_is_null=is_frame, column=field.name
+        )
         array = output.from_batch(columns[field.name], len(columns[field.name]))
         if array.null_count and not field.nullable:
             raise _make_error(udf, f"NULL in column {field.name!r}, which is not nullable")

@@ -47,7 +47,10 @@ def thread_variables(num_cpus: float | None) -> dict[str, str]:
         '2'
     """
     count = thread_count(num_cpus)
-    variables = {**dict.fromkeys(COUNT_NAMES, str(count)), TOKENIZERS_NAME: "true" if count > 1 else "false"}
+    variables = {
+        **dict.fromkeys(COUNT_NAMES, str(count)),
+        TOKENIZERS_NAME: "true" if count > 1 else "false",
+    }
     return {name: value for name, value in variables.items() if not _is_set_by_user(name)}
 
 
@@ -125,7 +128,10 @@ def _limit_onnxruntime(onnxruntime: Any, _: int) -> None:  # noqa: ANN401 - as i
     session.__init__ = make_limited
 
 
-_LIMITS: Mapping[str, Callable[[Any, int], None]] = {"torch": _limit_torch, "onnxruntime": _limit_onnxruntime}
+_LIMITS: Mapping[str, Callable[[Any, int], None]] = {
+    "torch": _limit_torch,
+    "onnxruntime": _limit_onnxruntime,
+}
 
 
 def _apply(limit: Callable[[Any, int], None], module: ModuleType) -> None:

@@ -58,7 +58,9 @@ def _resolve(annotation: object, names: Mapping[str, object]) -> object:
     if not isinstance(text, str):
         return text
     try:
-        return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": text}), dict(names))["it"]
+        return typing.get_type_hints(
+            types.SimpleNamespace(__annotations__={"it": text}), dict(names)
+        )["it"]
     except Exception:  # noqa: BLE001 - an annotation is any expression
         return text
 
@@ -67,7 +69,16 @@ def field_parts(field: dataclasses.Field[object]) -> tuple[object, ...]:
     """Returns the relevant parts of a field of a dataclass, except its type."""
     default = None if field.default is dataclasses.MISSING else (field.default,)
     factory = None if field.default_factory is dataclasses.MISSING else (field.default_factory,)
-    return (field.name, default, factory, field.init, field.repr, field.hash, field.compare, field.kw_only)
+    return (
+        field.name,
+        default,
+        factory,
+        field.init,
+        field.repr,
+        field.hash,
+        field.compare,
+        field.kw_only,
+    )
 
 
 def model_parts(cls: type) -> Iterator[object] | None:

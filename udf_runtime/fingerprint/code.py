@@ -73,7 +73,9 @@ class _Flow:
     """The instructions of a code object as a graph, numbered by a walk from the entry."""
 
     def __init__(self, code: types.CodeType) -> None:
-        self._instructions = [part for whole in dis.get_instructions(code) for part in _split_instruction(whole)]
+        self._instructions = [
+            part for whole in dis.get_instructions(code) for part in _split_instruction(whole)
+        ]
         self._place: dict[int, int] = {}
         for place, instruction in enumerate(self._instructions):
             self._place.setdefault(instruction.offset, place)
@@ -91,7 +93,12 @@ class _Flow:
         for place in numbers:
             instruction = self._instructions[place]
             successors = tuple(numbers[successor] for successor in self._successors(place))
-            yield (_normalize_name(instruction)[0], self._operand(place), successors, self._handler(place)[1:])
+            yield (
+                _normalize_name(instruction)[0],
+                self._operand(place),
+                successors,
+                self._handler(place)[1:],
+            )
 
     def _effective(self, place: int) -> int:
         """Returns the first instruction with an effect, along the jumps from a place."""
@@ -109,7 +116,9 @@ class _Flow:
         if name in _SILENT:
             return place + 1
         behind = self._instructions[place + 1] if name == "LOAD_CONST" else None
-        is_surrounding = behind is not None and behind.opname == "STORE_NAME" and behind.argval in _SURROUNDINGS
+        is_surrounding = (
+            behind is not None and behind.opname == "STORE_NAME" and behind.argval in _SURROUNDINGS
+        )
         return place + 2 if is_surrounding else None
 
     def _target(self, place: int) -> int:
@@ -131,7 +140,11 @@ class _Flow:
 
     def _successors(self, place: int) -> tuple[int, ...]:
         instruction = self._instructions[place]
-        jump = (self._jump(place),) if instruction.opcode in _JUMPS and instruction.opname not in _GOTO else ()
+        jump = (
+            (self._jump(place),)
+            if instruction.opcode in _JUMPS and instruction.opname not in _GOTO
+            else ()
+        )
         if instruction.opname in _GOTO:
             onward: tuple[int, ...] = (place,)
         else:
@@ -158,7 +171,10 @@ def _split_instruction(instruction: dis.Instruction) -> list[dis.Instruction]:
     if names is None:
         return [instruction]
     pairs = zip(names.groups(), instruction.argval, strict=True)
-    return [instruction._replace(opname=name, opcode=dis.opmap[name], argval=variable) for name, variable in pairs]
+    return [
+        instruction._replace(opname=name, opcode=dis.opmap[name], argval=variable)
+        for name, variable in pairs
+    ]
 
 
 def _normalize_name(instruction: dis.Instruction) -> tuple[str, bool]:
@@ -166,7 +182,9 @@ def _normalize_name(instruction: dis.Instruction) -> tuple[str, bool]:
 
     The layout determines the direction and the condition of a conditional jump.
     """
-    name = instruction.opname.replace("JUMP_FORWARD_IF", "JUMP_IF").replace("JUMP_BACKWARD_IF", "JUMP_IF")
+    name = instruction.opname.replace("JUMP_FORWARD_IF", "JUMP_IF").replace(
+        "JUMP_BACKWARD_IF", "JUMP_IF"
+    )
     opposite = _OPPOSITES.get(name)
     return (name, False) if opposite is None else (opposite, True)
 
@@ -181,7 +199,12 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def globals_of(code: types.CodeType) -> GlobalNames:
     """Returns the names of globals and attributes in the instructions of code."""
-    names: dict[str, set[str]] = {"names": set(), "assigned": set(), "attributes": set(), "assigned_attributes": set()}
+    names: dict[str, set[str]] = {
+        "names": set(),
+        "assigned": set(),
+        "attributes": set(),
+        "assigned_attributes": set(),
+    }
     for part in nested(code):
         for instruction in dis.get_instructions(part):
             if instruction.opname in _READS:
@@ -211,7 +234,10 @@ def imports_of(code: types.CodeType) -> list[str]:
                 module = "." * (level if isinstance(level, int) else 0) + instruction.argval
                 modules.add(module)
                 separator = "" if module.endswith(".") else "."
-                modules.update(f"{module}{separator}{name}" for name in (names if isinstance(names, tuple) else ()))
+                modules.update(
+                    f"{module}{separator}{name}"
+                    for name in (names if isinstance(names, tuple) else ())
+                )
     return sorted(modules)
 
 

@@ -30,11 +30,23 @@ def _arrow_values(value: object) -> Iterator[object] | None:
     if isinstance(value, pa.Array):
         return _array_parts(value)
     if isinstance(value, pa.ChunkedArray):
-        return iter(("chunked", pa.concat_arrays(value.chunks) if value.num_chunks else pa.array([], value.type)))
+        return iter(
+            (
+                "chunked",
+                pa.concat_arrays(value.chunks) if value.num_chunks else pa.array([], value.type),
+            )
+        )
     if isinstance(value, (pa.RecordBatch, pa.Table)):
         return iter((type(value).__name__, value.schema, list(value.columns)))
     if isinstance(value, pa.Scalar):
-        return iter(("scalar", pa.array([value.as_py()], value.type) if value.is_valid else pa.nulls(1, value.type)))
+        return iter(
+            (
+                "scalar",
+                pa.array([value.as_py()], value.type)
+                if value.is_valid
+                else pa.nulls(1, value.type),
+            )
+        )
     return iter(("buffer", value.to_pybytes())) if isinstance(value, pa.Buffer) else None
 
 
@@ -50,7 +62,9 @@ def _arrow_types(value: object) -> Iterator[object] | None:
 
 def is_numpy_value(value: object) -> bool:
     """Tells whether a value is a NumPy scalar, except a record, or an array of no subclass."""
-    return type(value) in (np.ndarray, np.memmap) or (isinstance(value, np.generic) and not isinstance(value, np.void))
+    return type(value) in (np.ndarray, np.memmap) or (
+        isinstance(value, np.generic) and not isinstance(value, np.void)
+    )
 
 
 def _numpy_values(value: object) -> Iterator[object] | None:
@@ -81,10 +95,14 @@ def _pandas_parts(value: object) -> Iterator[object] | None:
         columns = [value.iloc[:, i] for i in range(value.shape[1])]
         return iter(("DataFrame", value.columns, value.index, columns, value.attrs))
     if isinstance(value, pandas.Series):
-        return iter(("Series", value.name, _pandas_type(value), value.index, value.to_numpy(), value.attrs))
+        return iter(
+            ("Series", value.name, _pandas_type(value), value.index, value.to_numpy(), value.attrs)
+        )
     if isinstance(value, pandas.Index):
         names = list(value.names)
-        return iter(("Index", names, _pandas_type(value), value.to_numpy(), getattr(value, "freqstr", None)))
+        return iter(
+            ("Index", names, _pandas_type(value), value.to_numpy(), getattr(value, "freqstr", None))
+        )
     if isinstance(value, pandas.CategoricalDtype):
         return iter(("CategoricalDtype", value.categories, value.ordered))
     return None
@@ -125,7 +143,11 @@ def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
     elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         width = kind.bit_width // 8
         data = array.buffers()[1]
-        yield b"" if data is None else data.slice(array.offset * width, len(array) * width).to_pybytes()
+        yield (
+            b""
+            if data is None
+            else data.slice(array.offset * width, len(array) * width).to_pybytes()
+        )
     else:
         text: Any = array.cast(pa.large_binary())
         yield from (pc.binary_length(text).to_numpy().tobytes(), b"".join(text.to_pylist()))

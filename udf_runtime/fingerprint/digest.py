@@ -37,7 +37,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from udf_runtime.errors import UdfDefinitionError, end_sentence, refuse_driver_object
-from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
+from udf_runtime.fingerprint.classes import (
+    adapter_parts,
+    annotations_of,
+    class_members,
+    field_parts,
+    model_parts,
+)
 from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
 from udf_runtime.fingerprint.data import data_parts
 from udf_runtime.fingerprint.provenance import is_library
@@ -80,7 +86,9 @@ def fingerprint(*parts: object, what: str = "this definition") -> str:
     walk = Walk(what)
     digest = walk.digest(parts)
     if walk.reduced and Walk(what).digest(parts) != digest:
-        raise walk.refusal(f"an object has another pickled form each time (one of {', '.join(walk.reduced)})")
+        raise walk.refusal(
+            f"an object has another pickled form each time (one of {', '.join(walk.reduced)})"
+        )
     return f"{SCHEME}-{digest}"
 
 
@@ -148,7 +156,9 @@ class Walk:
             count += 1
         self._write("]", str(count).encode())
 
-    def _write_unordered(self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]) -> None:
+    def _write_unordered(
+        self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]
+    ) -> None:
         """Writes pairs in the order of their keys' digests, which depends on no hash seed."""
         ordered = []
         for key, rest in items:
@@ -322,13 +332,19 @@ class Walk:
                 inner = getattr(function, "__wrapped__", None)
                 cells = map(_read_cell, function.__closure__ or ())
                 registry = getattr(function, "registry", None)
-                self._write_sequence("made of", cells if inner is None else (*self._wrapped_parts(inner), registry))
+                self._write_sequence(
+                    "made of", cells if inner is None else (*self._wrapped_parts(inner), registry)
+                )
         else:
             self._write("function")
             self.add(function.__code__)
             self._write_sequence("defaults", function.__defaults__ or ())
             self._write_named("keyword defaults", "default of {!r}", function.__kwdefaults__ or {})
-            closure = zip(function.__code__.co_freevars, map(_read_cell, function.__closure__ or ()), strict=True)
+            closure = zip(
+                function.__code__.co_freevars,
+                map(_read_cell, function.__closure__ or ()),
+                strict=True,
+            )
             self._write_named("closure", "closure variable {!r}", dict(closure))
             self._write_own_attributes(function)
             self._write_globals(function)
@@ -352,12 +368,18 @@ class Walk:
         used_globals: dict[str, object] = {}
         for name in reads.names:
             value = function.__globals__.get(name, _UNBOUND)
-            if value is _UNBOUND or name in reads.assigned or (name.startswith("__") and name.endswith("__")):
+            if (
+                value is _UNBOUND
+                or name in reads.assigned
+                or (name.startswith("__") and name.endswith("__"))
+            ):
                 continue  # a builtin, undefined, state of the process, or the module's own name: the code has it
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
                 used_globals |= _collect_used(value, reads.attributes, prefix=name)
             used_globals[name] = value
-        self._write_named("globals", "global {!r}", {name: used_globals[name] for name in sorted(used_globals)})
+        self._write_named(
+            "globals", "global {!r}", {name: used_globals[name] for name in sorted(used_globals)}
+        )
         self._write_imports(function)
 
     def _write_imports(self, function: types.FunctionType) -> None:
@@ -379,7 +401,9 @@ class Walk:
     def _write_class_content(self, cls: type) -> None:
         self._write_named("annotations", "annotation of {!r}", annotations_of(cls))
         if issubclass(cls, enum.Enum):
-            self._write_sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
+            self._write_sequence(
+                "members", ((name, item.value) for name, item in cls.__members__.items())
+            )
         if dataclasses.is_dataclass(cls):
             fields = dataclasses.fields(cls)
             self._write_sequence("fields", map(field_parts, fields))
@@ -401,7 +425,9 @@ class Walk:
             special = copyreg.dispatch_table.get(cls)
             reduced = value.__reduce_ex__(4) if special is None else special(value)
         except Exception as error:
-            raise self.refusal(f"an object cannot be digested ({type(error).__name__}: {error})") from error
+            raise self.refusal(
+                f"an object cannot be digested ({type(error).__name__}: {error})"
+            ) from error
         self._write("instance")
         self.add(cls)
         if isinstance(reduced, str):
@@ -443,16 +469,22 @@ def _read_cell(cell: types.CellType) -> object:
 
 def _find_module(cls: type) -> str:
     module: object = cls.__module__
-    return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor here
+    return (
+        module if isinstance(module, str) else "builtins"
+    )  # some classes written in C have a descriptor here
 
 
 def _has_own_reduction(cls: type) -> bool:
     """Tells whether the class itself, instead of Python, makes the pickled form of its objects."""
     names = ("__reduce_ex__", "__reduce__", "__getstate__")
-    return cls in copyreg.dispatch_table or any(getattr(cls, n, None) is not getattr(object, n, None) for n in names)
+    return cls in copyreg.dispatch_table or any(
+        getattr(cls, n, None) is not getattr(object, n, None) for n in names
+    )
 
 
-def _collect_used(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
+def _collect_used(
+    module: types.ModuleType, attributes: frozenset[str], prefix: str
+) -> dict[str, object]:
     """Returns the attributes of a user's module with possible uses in code, by their names."""
     used_attributes: dict[str, object] = {}
     modules: list[tuple[str, types.ModuleType]] = [(prefix, module)]

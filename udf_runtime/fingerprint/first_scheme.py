@@ -67,9 +67,20 @@ class _FirstWalk(Walk):
         if isinstance(value, np.dtype):
             return iter(("dtype", value.str, value.descr if value.names else ()))
         if isinstance(value, pa.DictionaryArray):
-            return iter(("array", value.type, len(value), *list(data_parts(value.dictionary_decode()) or ())[3:]))
+            return iter(
+                (
+                    "array",
+                    value.type,
+                    len(value),
+                    *list(data_parts(value.dictionary_decode()) or ())[3:],
+                )
+            )
         pandas_parts = _pandas_parts(value)
-        return data_parts(value) if pandas_parts is None and not _is_categorical_type(value) else pandas_parts
+        return (
+            data_parts(value)
+            if pandas_parts is None and not _is_categorical_type(value)
+            else pandas_parts
+        )
 
     def _wrapped_parts(self, inner: object) -> tuple[object, ...]:
         return (inner,)
@@ -86,8 +97,12 @@ class _FirstWalk(Walk):
         members = {name: item for name, item in vars(cls).items() if name not in CLASS_SURROUNDINGS}
         if issubclass(cls, enum.Enum):
             names = set(cls.__members__)
-            members = {k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]}
-            self._write_sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
+            members = {
+                k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]
+            }
+            self._write_sequence(
+                "members", ((name, item.value) for name, item in cls.__members__.items())
+            )
         if dataclasses.is_dataclass(cls):
             self._write_sequence("fields", map(field_parts, dataclasses.fields(cls)))
         self._write_named("class members", "attribute {!r}", members)

@@ -31,7 +31,9 @@ def _is_installed(file: str | None) -> bool:
     if not file:
         return False
     path = os.path.realpath(file)
-    return bool({"site-packages", "dist-packages"} & set(path.split(os.sep))) or path.startswith(_library_roots())
+    return bool({"site-packages", "dist-packages"} & set(path.split(os.sep))) or path.startswith(
+        _library_roots()
+    )
 
 
 @functools.cache
@@ -40,7 +42,8 @@ def _library_roots() -> tuple[str, ...]:
     # "data" is the whole environment, which may contain a project.
     roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     return tuple(
-        os.path.realpath(root) + os.sep for root in roots | {*site.getsitepackages(), site.getusersitepackages()}
+        os.path.realpath(root) + os.sep
+        for root in roots | {*site.getsitepackages(), site.getusersitepackages()}
     )
 
 
@@ -74,5 +77,7 @@ def _find(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _find_below(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
-    specs = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    specs = (
+        finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec")
+    )
     return next((spec for spec in specs if spec is not None), None)

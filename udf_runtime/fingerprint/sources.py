@@ -97,7 +97,10 @@ def _list_imports(node: ast.AST) -> Iterator[str]:
         yield module
         separator = "" if module.endswith(".") else "."
         yield from (f"{module}{separator}{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) in _IMPORTERS:
+    elif (
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", None)) in _IMPORTERS
+    ):
         yield from filter(None, map(_read_text, node.args))
 
 

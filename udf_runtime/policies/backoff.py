@@ -61,4 +61,6 @@ class Backoff:
         if self.kind == "linear":
             return min(self.max_s, self.initial_s * attempt)
         # 2.0**1024 overflows; the maximum is reached long before.
-        return rng.uniform(self.initial_s, min(self.max_s, self.initial_s * 2.0 ** min(attempt, 64)))
+        return rng.uniform(
+            self.initial_s, min(self.max_s, self.initial_s * 2.0 ** min(attempt, 64))
+        )

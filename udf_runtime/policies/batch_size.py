@@ -52,7 +52,11 @@ class CheckpointSizes:
 
 
 def checkpoint_bounds(
-    *, call: HasCheckpointSizes, udf: HasCheckpointSizes, call_rows: int = 1, default: int = DEFAULT_CHECKPOINT_ROWS
+    *,
+    call: HasCheckpointSizes,
+    udf: HasCheckpointSizes,
+    call_rows: int = 1,
+    default: int = DEFAULT_CHECKPOINT_ROWS,
 ) -> tuple[int, int, int]:
     """Returns the minimum, maximum and initial number of rows between two checkpoints.
 
@@ -68,7 +72,9 @@ def checkpoint_bounds(
         UdfDefinitionError: The minimum is above the maximum, and the user set both.
     """
     checkpoint = _choose(call.checkpoint_size, udf.checkpoint_size, default)
-    maximum = min(checkpoint, _choose(call.max_checkpoint_size, udf.max_checkpoint_size, checkpoint))
+    maximum = min(
+        checkpoint, _choose(call.max_checkpoint_size, udf.max_checkpoint_size, checkpoint)
+    )
     minimum = _choose(call.min_checkpoint_size, udf.min_checkpoint_size, 1)
     if minimum > maximum:
         minimum, maximum = _reconcile(call, minimum, maximum, checkpoint)
@@ -76,7 +82,11 @@ def checkpoint_bounds(
     initial = min(max(checkpoint, minimum), maximum) if is_explicit else minimum
     call_rows = min(call_rows, maximum)
     maximum -= maximum % call_rows
-    return min(-(-minimum // call_rows) * call_rows, maximum), maximum, max(initial - initial % call_rows, call_rows)
+    return (
+        min(-(-minimum // call_rows) * call_rows, maximum),
+        maximum,
+        max(initial - initial % call_rows, call_rows),
+    )
 
 
 def _choose(of_call: int | None, of_udf: int | None, default: int) -> int:
@@ -85,7 +95,9 @@ def _choose(of_call: int | None, of_udf: int | None, default: int) -> int:
     return default if of_udf is None else of_udf
 
 
-def _reconcile(call: HasCheckpointSizes, minimum: int, maximum: int, checkpoint: int) -> tuple[int, int]:
+def _reconcile(
+    call: HasCheckpointSizes, minimum: int, maximum: int, checkpoint: int
+) -> tuple[int, int]:
     """Returns bounds for a minimum above the maximum; a size of the call replaces a UDF's."""
     if call.min_checkpoint_size is None:
         if call.max_checkpoint_size is not None or call.checkpoint_size is not None:
@@ -115,7 +127,16 @@ class AdaptiveSize:
         call_rows: Rows of a call of the UDF. Sizes are multiples, as far as the bounds allow.
     """
 
-    __slots__ = ("_clock", "_rate", "_rows", "_since", "call_rows", "maximum", "minimum", "target_s")
+    __slots__ = (
+        "_clock",
+        "_rate",
+        "_rows",
+        "_since",
+        "call_rows",
+        "maximum",
+        "minimum",
+        "target_s",
+    )
 
     def __init__(
         self,
@@ -204,7 +225,17 @@ class ThroughputSize:
     load something. Calls with fewer rows than the size, such as the last of a batch, do not count.
     """
 
-    __slots__ = ("_best_rate", "_best_rows", "_calls", "_clock", "_is_final", "_lock", "_rows", "_seconds", "_since")
+    __slots__ = (
+        "_best_rate",
+        "_best_rows",
+        "_calls",
+        "_clock",
+        "_is_final",
+        "_lock",
+        "_rows",
+        "_seconds",
+        "_since",
+    )
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -230,7 +261,9 @@ class ThroughputSize:
             if rows == self._rows:
                 self._calls += 1
                 self._seconds += seconds if self._calls else 0.0
-            if self._calls >= _MEASURED_CALLS or (self._calls > 0 and (self._seconds >= _MEASURED_S or is_late)):
+            if self._calls >= _MEASURED_CALLS or (
+                self._calls > 0 and (self._seconds >= _MEASURED_S or is_late)
+            ):
                 self._compare()
             if is_late:
                 self._end()

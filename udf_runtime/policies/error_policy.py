@@ -89,7 +89,9 @@ class ErrorPolicy:
     def __add__(self, other: OnError) -> ErrorPolicy:
         return ErrorPolicy(self.matchers + ErrorPolicy.of(other).matchers)
 
-    def decide(self, error: BaseException, *, attempt: int, rng: random.Random, waived: int = 0) -> Decision:
+    def decide(
+        self, error: BaseException, *, attempt: int, rng: random.Random, waived: int = 0
+    ) -> Decision:
         """Returns the decision about an error.
 
         Args:
@@ -104,7 +106,11 @@ class ErrorPolicy:
                 continue
             if isinstance(matcher, Retry):
                 if attempt - waived < matcher.max_attempts:
-                    return Decision(action="retry", delay_s=matcher.delay_s(error, attempt, rng), matcher=matcher)
+                    return Decision(
+                        action="retry",
+                        delay_s=matcher.delay_s(error, attempt, rng),
+                        matcher=matcher,
+                    )
                 continue
             return Decision(action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher)
         return Decision(action="fail")
@@ -113,7 +119,9 @@ class ErrorPolicy:
         """Returns the decision after the last attempt of every `Retry`: skip or fail."""
         for matcher in self.matchers:
             if not isinstance(matcher, Retry) and matcher.matches(error):
-                return Decision(action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher)
+                return Decision(
+                    action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher
+                )
         return Decision(action="fail")
 
     def max_attempts(self, error: BaseException) -> int:
@@ -149,7 +157,9 @@ class ErrorPolicy:
         """
         count, fraction = self.threshold
         if count is not None and skipped > count:
-            raise SkipThresholdExceededError(skipped=skipped, processed=processed, limit=f"max_skip_count={count}")
+            raise SkipThresholdExceededError(
+                skipped=skipped, processed=processed, limit=f"max_skip_count={count}"
+            )
         if final and fraction is not None and skipped > fraction * processed:
             raise SkipThresholdExceededError(
                 skipped=skipped, processed=processed, limit=f"max_skip_fraction={fraction}"
@@ -169,7 +179,9 @@ def fail_fast() -> ErrorPolicy:
 
 
 @ARGUMENTS.function
-def skip_on_error(*, max_skip_count: int | None = None, max_skip_fraction: float | None = None) -> ErrorPolicy:
+def skip_on_error(
+    *, max_skip_count: int | None = None, max_skip_fraction: float | None = None
+) -> ErrorPolicy:
     """Leaves rows NULL if the UDF raises any error, within limits (see :class:`Skip`).
 
     Example:
@@ -182,7 +194,9 @@ def skip_on_error(*, max_skip_count: int | None = None, max_skip_fraction: float
 
 
 @ARGUMENTS.function
-def retry_transient(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
+def retry_transient(
+    *, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential"
+) -> ErrorPolicy:
     """Retries errors of the network or the system: ConnectionError, TimeoutError, OSError.
 
     Example:
@@ -191,11 +205,15 @@ def retry_transient(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "
         ... def number(text: str) -> int:
         ...     return int(text)
     """
-    return ErrorPolicy((Retry(ConnectionError, TimeoutError, OSError, max_attempts=max_attempts, backoff=backoff),))
+    return ErrorPolicy(
+        (Retry(ConnectionError, TimeoutError, OSError, max_attempts=max_attempts, backoff=backoff),)
+    )
 
 
 @ARGUMENTS.function
-def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
+def retry_all(
+    *, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential"
+) -> ErrorPolicy:
     """Retries every error.
 
     Example:

@@ -25,7 +25,9 @@ DEFAULT_GIVE_UP_AFTER_S = 300.0
 _STATUS_NAMES = ("status_code", "status", "code")
 _REFUSAL_STATUSES = frozenset({429, 502, 503, 529})
 _TRANSIENT_STATUSES = frozenset({408, 425, *_REFUSAL_STATUSES})
-_REFUSAL_CLASSES = frozenset({"ClientConnectorError", "ConnectError", "ConnectTimeout", "NewConnectionError"})
+_REFUSAL_CLASSES = frozenset(
+    {"ClientConnectorError", "ConnectError", "ConnectTimeout", "NewConnectionError"}
+)
 """Names of classes for connections that were not made, in httpx, aiohttp, requests and urllib3."""
 
 _TRANSIENT_CLASSES = frozenset(
@@ -89,7 +91,11 @@ class RetryHttp(Retry):
         status = find_status(error)
         if status is not None:
             return status in _TRANSIENT_STATUSES or status >= 500
-        return isinstance(error, (ConnectionError, TimeoutError)) or self.is_refusal(error) or _is_transient(error)
+        return (
+            isinstance(error, (ConnectionError, TimeoutError))
+            or self.is_refusal(error)
+            or _is_transient(error)
+        )
 
     def is_refusal(self, error: BaseException) -> bool:
         """Tells whether the service takes no calls at all: the row is not to blame.
@@ -100,7 +106,8 @@ class RetryHttp(Retry):
         if status is not None:
             return status in _REFUSAL_STATUSES
         return any(
-            isinstance(cause, (ConnectionRefusedError, socket.gaierror)) or _REFUSAL_CLASSES & _class_names(cause)
+            isinstance(cause, (ConnectionRefusedError, socket.gaierror))
+            or _REFUSAL_CLASSES & _class_names(cause)
             for cause in _find_causes(error)
         )
 
@@ -147,7 +154,9 @@ def retry_http(
         ...     with urllib.request.urlopen(url, timeout=10) as response:
         ...         return response.read()
     """
-    return ErrorPolicy((RetryHttp(max_attempts=max_attempts, backoff=backoff, give_up_after=give_up_after),))
+    return ErrorPolicy(
+        (RetryHttp(max_attempts=max_attempts, backoff=backoff, give_up_after=give_up_after),)
+    )
 
 
 def find_http_retry(policy: ErrorPolicy, error: BaseException) -> RetryHttp | None:
@@ -216,7 +225,9 @@ def _get(holder: object, name: str) -> object:
 def _is_transient(error: BaseException) -> bool:
     # urllib wraps the error of a connection.
     reason = _get(error, "reason")
-    return isinstance(reason, (ConnectionError, TimeoutError)) or bool(_TRANSIENT_CLASSES & _class_names(error))
+    return isinstance(reason, (ConnectionError, TimeoutError)) or bool(
+        _TRANSIENT_CLASSES & _class_names(error)
+    )
 
 
 def _class_names(error: BaseException) -> set[str]:

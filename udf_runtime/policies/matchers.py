@@ -45,7 +45,10 @@ class Matcher:
 
     def __reduce__(self) -> tuple[object, ...]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return _rebuilt, (type(self), values | {"exceptions": tuple(map(_PickledClass, self.exceptions))})
+        return _rebuilt, (
+            type(self),
+            values | {"exceptions": tuple(map(_PickledClass, self.exceptions))},
+        )
 
     def matches(self, error: BaseException) -> bool:
         """Tells whether this matcher selects an error."""
@@ -64,7 +67,11 @@ class _PickledClass:
         self._cls = cls
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _unpickled_class, (cloudpickle.dumps(self._cls), self._cls.__module__, self._cls.__qualname__)
+        return _unpickled_class, (
+            cloudpickle.dumps(self._cls),
+            self._cls.__module__,
+            self._cls.__qualname__,
+        )
 
 
 def _unpickled_class(payload: bytes, module: str, name: str) -> type[BaseException]:
@@ -118,7 +125,9 @@ class Retry(Matcher):
                 f"The argument max_attempts={max_attempts!r} of Retry is not possible. Give a whole number from 1."
             )
         object.__setattr__(self, "max_attempts", max_attempts)
-        object.__setattr__(self, "backoff", backoff if isinstance(backoff, Backoff) else Backoff(kind=backoff))
+        object.__setattr__(
+            self, "backoff", backoff if isinstance(backoff, Backoff) else Backoff(kind=backoff)
+        )
 
     def delay_s(self, error: BaseException, attempt: int, rng: random.Random) -> float:  # noqa: ARG002 - for subclasses
         """Returns the seconds to wait after the failed attempt of this number."""

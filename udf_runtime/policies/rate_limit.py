@@ -56,7 +56,11 @@ class RateLimit:
     def __reduce__(self) -> tuple[object, ...]:
         tokens = self.tokens
         # Only a process that calls the function unpickles it, with the packages of the UDF.
-        provider = tokens if tokens is None or isinstance(tokens, _PickledFunction) else _PickledFunction(tokens)
+        provider = (
+            tokens
+            if tokens is None or isinstance(tokens, _PickledFunction)
+            else _PickledFunction(tokens)
+        )
         return _rebuild_limit, (self.calls_per_minute, self.tokens_per_minute, provider)
 
     def __post_init__(self) -> None:
@@ -67,7 +71,9 @@ class RateLimit:
                     f"The argument {name}={value!r} of RateLimit is not possible. Give a number above 0, or None."
                 )
         if self.calls_per_minute is None and self.tokens_per_minute is None:
-            raise UdfDefinitionError("The RateLimit has no limit. Give calls_per_minute or tokens_per_minute.")
+            raise UdfDefinitionError(
+                "The RateLimit has no limit. Give calls_per_minute or tokens_per_minute."
+            )
         if (self.tokens is None) != (self.tokens_per_minute is None):
             raise UdfDefinitionError(
                 "The arguments tokens_per_minute and tokens of RateLimit belong together. Give both, or neither."
@@ -90,7 +96,9 @@ class _PickledFunction:
         return self._function(*arguments)
 
 
-def _rebuild_limit(calls: float | None, tokens: float | None, function: Callable[..., object] | None) -> RateLimit:
+def _rebuild_limit(
+    calls: float | None, tokens: float | None, function: Callable[..., object] | None
+) -> RateLimit:
     return RateLimit(calls_per_minute=calls, tokens_per_minute=tokens, tokens=function)
 
 

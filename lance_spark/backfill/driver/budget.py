@@ -54,10 +54,14 @@ class Budget:
         share = ended.limits.cost
         # A share of the cost may be too small for a single row. The next task gets the whole rest.
         self._is_share_too_small = share is not None and bool(ended.leftovers) and not ended.calls
-        if self._is_share_too_small and (share or 0.0) >= ((self.max_cost or 0.0) - self.cost) * (1 - _ROUNDING):
+        if self._is_share_too_small and (share or 0.0) >= ((self.max_cost or 0.0) - self.cost) * (
+            1 - _ROUNDING
+        ):
             self._is_over = True
 
-    def limits_of(self, tasks: Sequence[Task], running: Collection[RunningTask], *, at_once: int) -> list[TaskLimits]:
+    def limits_of(
+        self, tasks: Sequence[Task], running: Collection[RunningTask], *, at_once: int
+    ) -> list[TaskLimits]:
         """Returns the limits of the first tasks that may start now: none after the budget.
 
         Args:
@@ -68,7 +72,9 @@ class Budget:
         if not self.is_limited:
             return [TaskLimits()] * len(tasks)
         calls, cost = self._free(running)
-        most = min(len(tasks), at_once - len(running), 1 if self._is_share_too_small else len(tasks))
+        most = min(
+            len(tasks), at_once - len(running), 1 if self._is_share_too_small else len(tasks)
+        )
         if calls is not None:
             most = min(most, calls)
         if most < 1 or self._is_used_up(calls, cost) or (self._is_share_too_small and running):

@@ -71,17 +71,23 @@ class CheckpointUpkeep:
     references to several files goes after the commit of the last of them.
     """
 
-    def __init__(self, spec: BackfillSpec, entries: Mapping[str, Sequence[CheckpointEntry]]) -> None:
+    def __init__(
+        self, spec: BackfillSpec, entries: Mapping[str, Sequence[CheckpointEntry]]
+    ) -> None:
         """Takes the first round's spec, and the checkpoints from before the job."""
         self._spec = spec
         self._store = store_of(spec)
         self._groups: dict[str, list[CheckpointEntry]] = {}
         self._committed: dict[str, RangeOutcome] = {}
-        other_entries = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
+        other_entries = [
+            entry for some in entries.values() for entry in some if entry.job_id != spec.job_id
+        ]
         others = is_one_of("job_id", {entry.job_id for entry in other_entries})
         jobs = JobHistory(spec.snapshot).intact_jobs(others) if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
-        self._left_over = frozenset(entry.path for entry in other_entries if entry.job_id not in running)
+        self._left_over = frozenset(
+            entry.path for entry in other_entries if entry.job_id not in running
+        )
 
     def note_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Notes committed rows. Records and column files have their values."""
@@ -109,7 +115,11 @@ class CheckpointUpkeep:
                 list(pool.map(drop, entries))
         except OSError as error:
             # The values are in the table. A superfluous checkpoint must not fail the job.
-            _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
+            _LOG.warning(
+                "checkpoints of committed rows of %s are not deleted: %s",
+                self._spec.snapshot.uri,
+                error,
+            )
         return dropped
 
     def at_end(self, files: EndedFiles, *, is_done: bool, failure: BaseException | None) -> None:
@@ -122,13 +132,19 @@ class CheckpointUpkeep:
                 drop of the column. If the outcome of a commit is unknown, all files stay.
         """
         spec, snapshot = self._spec, self._spec.snapshot
-        ended_jobs = begin_call(snapshot.uri, functools.partial(staged_jobs, snapshot.uri, snapshot.storage_options))
+        ended_jobs = begin_call(
+            snapshot.uri, functools.partial(staged_jobs, snapshot.uri, snapshot.storage_options)
+        )
         own = self._drop_last_covered(is_done=is_done)
         of_files = [entry for entry in own if entry.kind != "values"]
         useless = own if is_done else of_files
         if of_files and not is_done and not isinstance(failure, CommitImpossibleError):
             records = RecordStore(snapshot).load(spec.column)
-            useless = [entry for entry in of_files if not self._open_members(entry, files.committed, records)]
+            useless = [
+                entry
+                for entry in of_files
+                if not self._open_members(entry, files.committed, records)
+            ]
         with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
             deletions: Iterable[None] = pool.map(self._store.delete, useless)
             if not is_done:
@@ -147,10 +163,14 @@ class CheckpointUpkeep:
         entries = self._store.list_entries(self._spec.key)
         own = [entry for entry in entries if entry.job_id == self._spec.job_id]
         left_over = self._left_over_among(entries)
-        dropped = self._drop_covered(lambda: left_over if is_done else self._droppable(own) + left_over)
+        dropped = self._drop_covered(
+            lambda: left_over if is_done else self._droppable(own) + left_over
+        )
         return [entry for entry in own if entry.path not in dropped]
 
-    def _end_staging(self, files: EndedFiles, failure: BaseException | None, *, serves: bool) -> None:
+    def _end_staging(
+        self, files: EndedFiles, failure: BaseException | None, *, serves: bool
+    ) -> None:
         """Ends the job, and deletes its files unless they serve a later run or a late commit."""
         staging, snapshot = self._spec.staging, self._spec.snapshot
         # An interrupted call to an object store may still make a version.
@@ -166,7 +186,9 @@ class CheckpointUpkeep:
             # version since.
             names = set(files.uncertain).difference(files.committed)
             ref = snapshot if files.since is None else replace(snapshot, version=files.since)
-            finish(staging, ref, sorted(files.committed), unless_named=names, reported=files.reported)
+            finish(
+                staging, ref, sorted(files.committed), unless_named=names, reported=files.reported
+            )
 
     def droppable_entries(self) -> list[CheckpointEntry]:
         """Returns the checkpoints of the job itself, and of earlier, ended jobs."""
@@ -186,12 +208,18 @@ class CheckpointUpkeep:
     def _left_over_among(self, entries: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
         return [entry for entry in entries if entry.path in self._left_over]
 
-    def _drop_if_covered(self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry) -> bool:
+    def _drop_if_covered(
+        self, outcomes: Mapping[str, RangeOutcome], entry: CheckpointEntry
+    ) -> bool:
         """Deletes a checkpoint with rows of committed fragments only, and tells whether it did."""
         if entry.kind != "references":
             is_useless = self._is_committed(outcomes, entry)
         else:
-            members = [member for member in self._members(entry) if not self._is_committed(outcomes, member)]
+            members = [
+                member
+                for member in self._members(entry)
+                if not self._is_committed(outcomes, member)
+            ]
             self._groups[entry.path] = members
             is_useless = not members
         if is_useless:
@@ -213,10 +241,17 @@ class CheckpointUpkeep:
         self, group: CheckpointEntry, committed: Collection[str], records: Records
     ) -> list[CheckpointEntry]:
         """Returns the references of an entry of any kind to files without a commit."""
-        return [group] if group.kind == "reference" else self._open_among(self._members(group), committed, records)
+        return (
+            [group]
+            if group.kind == "reference"
+            else self._open_among(self._members(group), committed, records)
+        )
 
     def _open_among(
-        self, members: Sequence[CheckpointEntry], committed: Collection[str], records: Records | None
+        self,
+        members: Sequence[CheckpointEntry],
+        committed: Collection[str],
+        records: Records | None,
     ) -> list[CheckpointEntry]:
         return [
             member
@@ -226,7 +261,9 @@ class CheckpointUpkeep:
             and not (records is not None and self._is_recorded(member, member.reference, records))
         ]
 
-    def _is_recorded(self, member: CheckpointEntry, body: ColumnFileReference, records: Records) -> bool:
+    def _is_recorded(
+        self, member: CheckpointEntry, body: ColumnFileReference, records: Records
+    ) -> bool:
         """Tells whether the job of a reference has committed its rows in another file.
 
         A task that ran twice leaves two files.
@@ -257,7 +294,9 @@ class CheckpointUpkeep:
         # Another job may have selected more rows. Own rows may have moved to a later fragment.
         rows = outcome.rows.own if is_own else outcome.rows.computed
         if entry.kind == "reference":
-            reference = StoredReference.of(self._store.read_reference(entry, self._spec.key, outcome.source))
+            reference = StoredReference.of(
+                self._store.read_reference(entry, self._spec.key, outcome.source)
+            )
             if reference is None:
                 return True
             return (reference.rows.own if is_own else reference.rows.computed) <= rows
@@ -281,7 +320,9 @@ class CheckpointUpkeep:
         staged = set(job_ids) - {spec.staging.job_id}
         ended_jobs = [
             job
-            for job in (JobHistory(snapshot).intact_jobs(is_one_of("staging_id", staged)) if staged else ())
+            for job in (
+                JobHistory(snapshot).intact_jobs(is_one_of("staging_id", staged)) if staged else ()
+            )
             if job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
         ]
         # A job notes its files before its end, so this list has the checkpoints of all ended jobs.
@@ -359,5 +400,7 @@ def _delete(dataset: lance.LanceDataset, name: str) -> None:
             dataset.tags.delete(name)
     except _ERRORS as error:
         if name in _list_tag_names(dataset):
-            raise TableUnwritableError(dataset.uri, f"the tag {name} cannot be removed: {error}") from error
+            raise TableUnwritableError(
+                dataset.uri, f"the tag {name} cannot be removed: {error}"
+            ) from error
         _LOG.debug("the tag %s of %s is gone: %s", name, dataset.uri, error)

@@ -114,7 +114,9 @@ class FragmentStates:
         self.unselected.clear()
         self._states.update({number: FragmentState() for number in fragments})
 
-    def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
+    def add(
+        self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool
+    ) -> FragmentWork | RangeOutcome | None:
         """Adds the outcome of a range, and returns a file to commit, or more work.
 
         `is_void` means: a cleanup deleted the version of the range, and another round computes its
@@ -163,14 +165,24 @@ class FragmentStates:
 
     def to_join(self) -> dict[int, RowSet]:
         """Returns the rows for a join, by fragment."""
-        pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
+        pending = (
+            (n, state)
+            for n, state in self._states.items()
+            if state.status is FragmentStatus.PENDING
+        )
         return {number: state.todo for number, state in pending if state.todo}
 
     def filled_by_join(self, work: Mapping[int, FragmentWork]) -> dict[int, FragmentWork]:
         """Returns the work on the files of the fragments whose values all come from the join."""
-        pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
+        pending = (
+            (n, state)
+            for n, state in self._states.items()
+            if state.status is FragmentStatus.PENDING
+        )
         return {
-            number: replace(work[number], start=0, stop=work[number].end, search=False, has_checkpoints=False)
+            number: replace(
+                work[number], start=0, stop=work[number].end, search=False, has_checkpoints=False
+            )
             for number, state in pending
             if state.todo and not (state.selected or state.failed or state.outdated)
         }
@@ -229,7 +241,11 @@ class FragmentStates:
 
     def finished_fragments(self) -> dict[int, str | None]:
         """Returns the finished fragments with their committed files."""
-        return {number: state.file for number, state in list(self._states.items()) if state.status in _FINAL_STATUSES}
+        return {
+            number: state.file
+            for number, state in list(self._states.items())
+            if state.status in _FINAL_STATUSES
+        }
 
     def of(self, status: FragmentStatus) -> set[int]:
         """Returns the fragments of a status."""
@@ -237,4 +253,8 @@ class FragmentStates:
 
     def reasons(self, *statuses: FragmentStatus) -> dict[int, str]:
         """Returns the reasons of the fragments of some statuses."""
-        return {number: state.reason for number, state in list(self._states.items()) if state.status in statuses}
+        return {
+            number: state.reason
+            for number, state in list(self._states.items())
+            if state.status in statuses
+        }

@@ -70,7 +70,12 @@ class JobCommits:
         try:
             self.append_records(snapshot, [])
         except (OSError, LanceSparkError) as error:
-            _LOG.info("the values of %s fragments of %s are not recorded: %s", len(self.settled), snapshot.uri, error)
+            _LOG.info(
+                "the values of %s fragments of %s are not recorded: %s",
+                len(self.settled),
+                snapshot.uri,
+                error,
+            )
 
     def append_records(self, snapshot: DatasetRef, records: Sequence[FragmentRecord]) -> None:
         """Appends records together with the records of fragments without work.
@@ -87,7 +92,10 @@ class JobCommits:
         # A version may name the files of failed attempts, and files staged by the commits.
         since = min(attempts.values(), default=None) if not self.untouched.names else None
         return EndedFiles(
-            committed=self.files, uncertain={*attempts, *self.untouched.names}, since=since, reported=reported
+            committed=self.files,
+            uncertain={*attempts, *self.untouched.names},
+            since=since,
+            reported=reported,
         )
 
     def add(self, outcome: Outcome, files_by_fragment: Mapping[int, str]) -> None:
@@ -106,7 +114,9 @@ class JobCommits:
             self.versions.append(outcome.result.version)
 
 
-def work_of(prepared: PreparedBackfill, current: Collection[int], job: JobCommits) -> tuple[FragmentPlan, ...]:
+def work_of(
+    prepared: PreparedBackfill, current: Collection[int], job: JobCommits
+) -> tuple[FragmentPlan, ...]:
     """Returns the fragments with work, and notes records of others that a scan has counted.
 
     Without work, the records are appended at once.
@@ -121,7 +131,9 @@ def work_of(prepared: PreparedBackfill, current: Collection[int], job: JobCommit
     """
     plans = prepared.with_counts()
     unknown = {plan.fragment_id for plan in prepared.plans if plan.pending is None}
-    settled = [plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown.union(current)]
+    settled = [
+        plan for plan in plans if plan.pending == 0 and plan.fragment_id in unknown.union(current)
+    ]
     job.settled += _records_of_values(
         prepared, {plan.fragment_id: plan.recorded_rows.skip for plan in settled}, current
     )
@@ -148,7 +160,12 @@ def _records_of_values(
         return []
     handles = [prepared.dataset.get_fragment(number) for number in nulls]
     return [
-        values_record(spec, handle.metadata, nulls[handle.fragment_id], are_current=handle.fragment_id in current)
+        values_record(
+            spec,
+            handle.metadata,
+            nulls[handle.fragment_id],
+            are_current=handle.fragment_id in current,
+        )
         for handle in handles
         if handle is not None
     ]
@@ -161,9 +178,13 @@ class GroupCommits:
         self._job = job
         self._prepared = prepared
         self._spec = prepared.spec
-        identities = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
+        identities = {
+            column.name: column for column in field_identities(prepared.dataset.lance_schema)
+        }
         self._targets = tuple(identities[column] for column in prepared.columns)
-        self._fragment_ids = frozenset(fragment.fragment_id for fragment in prepared.dataset.get_fragments())
+        self._fragment_ids = frozenset(
+            fragment.fragment_id for fragment in prepared.dataset.get_fragments()
+        )
         self._head: lance.LanceDataset | None = None
         self._is_last = False
 
@@ -202,13 +223,18 @@ class GroupCommits:
         staging, ledger = self._spec.staging, self._job.ledger
         # A cleanup deletes the files of a job that it has ended, so each commit looks for the end.
         check = staging.check_open if self._job.groups else staging.begin_commit
-        checks: list[Callable[[], object]] = [self._begin_definition_check(), begin_call(staging.uri, check)]
+        checks: list[Callable[[], object]] = [
+            self._begin_definition_check(),
+            begin_call(staging.uri, check),
+        ]
         if ledger is not None:
             # Another driver may have gone on to a later transaction.
             checks.append(begin_call(staging.uri, ledger.refuse_ended))
         return checks
 
-    def _begin_definition_check(self, landed: lance.LanceDataset | None = None) -> Callable[[], None]:
+    def _begin_definition_check(
+        self, landed: lance.LanceDataset | None = None
+    ) -> Callable[[], None]:
         """Begins the check of the column's UDF, which keeps the opened version for the commit."""
         definition, snapshot = self._prepared.definition, self._spec.snapshot
 
@@ -224,7 +250,9 @@ class GroupCommits:
             outcome = self._commit(group)
         except CommitConflictError as error:
             # Concurrent writers kept committing first. The next round looks at their changes.
-            self._job.states.conflicts(dict.fromkeys((outcome.fragment_id for outcome in group), str(error)))
+            self._job.states.conflicts(
+                dict.fromkeys((outcome.fragment_id for outcome in group), str(error))
+            )
             return
         # A change of the UDF after the version of the commit is a change after the commit.
         check = self._begin_definition_check(outcome.landed)
@@ -258,10 +286,18 @@ class GroupCommits:
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Returns the outcomes whose files exist. A concurrent cleanup may have deleted some."""
-        missing_files = set(self._spec.staging.find_missing([outcome.file or "" for outcome in outcomes]))
-        reason = "its column file %s is gone, as after a cleanup beside the job; run the backfill again"
+        missing_files = set(
+            self._spec.staging.find_missing([outcome.file or "" for outcome in outcomes])
+        )
+        reason = (
+            "its column file %s is gone, as after a cleanup beside the job; run the backfill again"
+        )
         self._job.states.conflicts(
-            {outcome.fragment_id: reason % outcome.file for outcome in outcomes if outcome.file in missing_files}
+            {
+                outcome.fragment_id: reason % outcome.file
+                for outcome in outcomes
+                if outcome.file in missing_files
+            }
         )
         return [outcome for outcome in outcomes if outcome.file not in missing_files]
 
@@ -285,7 +321,9 @@ class GroupCommits:
                 fragments=tuple(
                     FragmentColumns(
                         fragment=self._fragment(outcome.fragment_id),
-                        staged=StagedColumns(name=outcome.file or "", size_bytes=outcome.file_bytes),
+                        staged=StagedColumns(
+                            name=outcome.file or "", size_bytes=outcome.file_bytes
+                        ),
                         given=outcome.rows.computed,
                     )
                     for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
@@ -310,8 +348,14 @@ class GroupCommits:
             job.states.committed(number, files_by_fragment[number])
         absent = {*outcome.conflicts, *outcome.result.fragments_gone}
         present = [member for member in group if member.fragment_id not in absent]
-        droppable = None if self._is_last else begin_call(self._spec.snapshot.uri, job.upkeep.droppable_entries)
-        self._record([(member, files_by_fragment[member.fragment_id]) for member in present], version)
+        droppable = (
+            None
+            if self._is_last
+            else begin_call(self._spec.snapshot.uri, job.upkeep.droppable_entries)
+        )
+        self._record(
+            [(member, files_by_fragment[member.fragment_id]) for member in present], version
+        )
         job.upkeep.note_commit(present)
         if droppable is not None:
             job.upkeep.after_commit(droppable)

@@ -22,7 +22,12 @@ from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits, w
 from lance_spark.backfill.driver.rate_limits import granting
 from lance_spark.backfill.driver.record_writer import RecordWriter
 from lance_spark.backfill.driver.rounds import GONE_ERRORS, FollowUps, RoundLimit, is_gone
-from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, make_environment, raise_if_fatal
+from lance_spark.backfill.driver.scheduler import (
+    InFlightRows,
+    Scheduler,
+    make_environment,
+    raise_if_fatal,
+)
 from lance_spark.backfill.planning.fragment_plan import pack_whole
 from lance_spark.backfill.planning.planner import PreparedBackfill
 from lance_spark.backfill.planning.reservation import reserve
@@ -72,7 +77,9 @@ class BackfillJob:
         udf = prepared.definition.loaded
         if udf is not None:
             environment, artifacts = environments.of(udf), environments.artifacts_of(udf)
-            prepared = replace(prepared, spec=replace(prepared.spec, environment=environment, artifacts=artifacts))
+            prepared = replace(
+                prepared, spec=replace(prepared.spec, environment=environment, artifacts=artifacts)
+            )
         self._reservation = reserve(spark, prepared.definition.resources)
         prepared = replace(prepared, spec=replace(prepared.spec, devices=self._reservation.devices))
         request, spec = prepared.request, prepared.spec
@@ -85,19 +92,25 @@ class BackfillJob:
             states=self._states,
             untouched=NullColumnFiles(spec.staging, spec.targets.format),
             upkeep=CheckpointUpkeep(spec, prepared.entries),
-            policy=CommitPolicy.of(request.commit_max_retries, None if timeout is None else timeout.total_seconds()),
+            policy=CommitPolicy.of(
+                request.commit_max_retries, None if timeout is None else timeout.total_seconds()
+            ),
             ledger=ledger_of(spec.snapshot, request),
         )
         self._in_flight = InFlightRows(spec)
         is_saved = request.enable_job_tracker_saves
-        self._record = RecordWriter(spec, prepared.definition.job_type, self.snapshot, is_saved=is_saved, outer=outer)
+        self._record = RecordWriter(
+            spec, prepared.definition.job_type, self.snapshot, is_saved=is_saved, outer=outer
+        )
         self._fragments: tuple[int, ...] = ()
         self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
         self._settled = False
         self._ended_files: set[str] = set()
         self._running: Scheduler | SparkJobs | None = None
-        self._budget = Budget(max_calls=request.max_calls, max_cost=request.max_cost, max_seconds=request.max_seconds)
+        self._budget = Budget(
+            max_calls=request.max_calls, max_cost=request.max_cost, max_seconds=request.max_seconds
+        )
         self._service_error: str | None = None
         self._is_early = False
         self._cancelled = threading.Event()
@@ -123,7 +136,9 @@ class BackfillJob:
                 store failed.
         """
         try:
-            return run_once(self._commits.ledger, self._prepared.spec.snapshot, self._run, self._result)
+            return run_once(
+                self._commits.ledger, self._prepared.spec.snapshot, self._run, self._result
+            )
         except (LanceSparkError, UdfRuntimeError):
             raise
         except OSError as error:
@@ -198,14 +213,22 @@ class BackfillJob:
     @property
     def _is_at_budget(self) -> bool:
         """Whether the only reason of the job's end is its budget."""
-        is_ok = self._service_error is None and not self._cancelled.is_set() and not self._states.counts.crashed
+        is_ok = (
+            self._service_error is None
+            and not self._cancelled.is_set()
+            and not self._states.counts.crashed
+        )
         return self._is_early and is_ok and not self._states.of(FragmentStatus.FAILED)
 
     def _make_environment(self, spec: BackfillSpec) -> None:
         if spec.environment is None:
             return
-        description = f"lance-spark: environment {spec.environment.manifest.name} of {self._table_name}"
-        jobs = self._running = SparkJobs(self._spark, SparkJobTag.of(spec.staging.job_id, description))
+        description = (
+            f"lance-spark: environment {spec.environment.manifest.name} of {self._table_name}"
+        )
+        jobs = self._running = SparkJobs(
+            self._spark, SparkJobTag.of(spec.staging.job_id, description)
+        )
         if not self._cancelled.is_set():
             refresh_s = min(self._prepared.request.refresh_status_secs, HEARTBEAT_S)
             make_environment(self._spark, spec, jobs, refresh_s, self._record.check_start)
@@ -219,7 +242,9 @@ class BackfillJob:
         states, limit = self._states, RoundLimit(self._commits.policy)
         while not self._is_early and self._service_error is None:
             failed = states.of(FragmentStatus.FAILED)
-            prepared = follow_ups.next_round(states.finished_fragments(), self._commits.landed, failed)
+            prepared = follow_ups.next_round(
+                states.finished_fragments(), self._commits.landed, failed
+            )
             self._settled = prepared is None
             if prepared is None or self._cancelled.is_set():
                 return
@@ -243,7 +268,11 @@ class BackfillJob:
             if latest is not None:
                 self._stale = count_stale(latest, with_nulls=latest.spec.where is not None)
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("rows out of date in %s were not counted: %s", self._prepared.spec.snapshot.uri, error)
+            _LOG.warning(
+                "rows out of date in %s were not counted: %s",
+                self._prepared.spec.snapshot.uri,
+                error,
+            )
 
     def _run_round(self, prepared: PreparedBackfill) -> None:
         """Runs the tasks of a round, and commits the finished fragments."""
@@ -251,12 +280,24 @@ class BackfillJob:
         prepared.bases.clear()
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = prepared.tasks(self._spark)
-        work = {fragment_work.fragment_id: fragment_work for task in tasks for fragment_work in task.work}
+        work = {
+            fragment_work.fragment_id: fragment_work
+            for task in tasks
+            for fragment_work in task.work
+        }
         what = f"{self._noun} of {', '.join(prepared.columns)} in {self._table_name}"
         description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
-        limit, profile = self._reservation.limit(request.concurrency), self._reservation.profile(self._spark)
+        limit, profile = (
+            self._reservation.limit(request.concurrency),
+            self._reservation.profile(self._spark),
+        )
         scheduler = self._running = Scheduler(
-            self._spark, spec, limit=limit, description=description, budget=self._budget, profile=profile
+            self._spark,
+            spec,
+            limit=limit,
+            description=description,
+            budget=self._budget,
+            profile=profile,
         )
         if self._cancelled.is_set():
             scheduler.stop()
@@ -268,7 +309,10 @@ class BackfillJob:
                 for answer in answers:
                     computed += self._take(answer, spec, work, scheduler)
                 self._check_skips(final=False)
-                if request.commit_granularity is not None and len(computed) >= request.commit_granularity:
+                if (
+                    request.commit_granularity is not None
+                    and len(computed) >= request.commit_granularity
+                ):
                     self._record.await_start()
                     group_commits.commit(computed)
                     computed = []
@@ -289,7 +333,11 @@ class BackfillJob:
         self._show()
 
     def _answers(
-        self, prepared: PreparedBackfill, tasks: Sequence[Task], work: Mapping[int, FragmentWork], scheduler: Scheduler
+        self,
+        prepared: PreparedBackfill,
+        tasks: Sequence[Task],
+        work: Mapping[int, FragmentWork],
+        scheduler: Scheduler,
     ) -> Generator[list[RangeOutcome | LostTask[Task]], None, None]:
         """Runs the tasks of a round, and yields their outcomes.
 
@@ -310,7 +358,9 @@ class BackfillJob:
             self._join_failed(spec, joined, [work[number] for number in todo])
             return
         finished, whole = self._take_joined(joined, todo, work)
-        scheduler.ended_files.update(outcome.file for outcome in finished if outcome.file is not None)
+        scheduler.ended_files.update(
+            outcome.file for outcome in finished if outcome.file is not None
+        )
         group = prepared.request.commit_granularity or max(1, len(finished))
         for first in range(0, len(finished), group):
             yield [*finished[first : first + group]]
@@ -327,11 +377,17 @@ class BackfillJob:
             rows[number] = rows.get(number, RowSet.empty()) | RowSet.loads(bytes(answer["rows"]))
             if answer["outcome"] is not None:
                 (finished[number],) = decode(list[RangeOutcome], answer["outcome"])
-        following = [self._states.joined(work[number], rows.get(number, RowSet.empty())) for number in todo]
-        whole = [entry for entry in following if entry is not None and entry.fragment_id not in finished]
+        following = [
+            self._states.joined(work[number], rows.get(number, RowSet.empty())) for number in todo
+        ]
+        whole = [
+            entry for entry in following if entry is not None and entry.fragment_id not in finished
+        ]
         return list(finished.values()), whole
 
-    def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
+    def _join_failed(
+        self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]
+    ) -> None:
         if self._cancelled.is_set():
             return
         reason = failure.text
@@ -339,7 +395,9 @@ class BackfillJob:
             for fragment_work in work:
                 self._states.voids(fragment_work.fragment_id, reason)
             return
-        record_ranges(spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace)
+        record_ranges(
+            spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace
+        )
         self._record.note_failures(work, failure.error_type, spec.snapshot.version)
         for fragment_work in work:
             self._states.fails(fragment_work.fragment_id, reason)
@@ -356,7 +414,9 @@ class BackfillJob:
         Submits the assembly of a fragment after the last of its ranges.
         """
         if isinstance(answer, LostTask):
-            self._record.note_failures(answer.task.work, answer.failure.error_type, spec.snapshot.version)
+            self._record.note_failures(
+                answer.task.work, answer.failure.error_type, spec.snapshot.version
+            )
             for fragment_work in answer.task.work:
                 self._states.fails(fragment_work.fragment_id, answer.error)
             return []
@@ -367,7 +427,9 @@ class BackfillJob:
             scheduler.end_early()
         # The values of a sample stay in checkpoints, and in the files of whole fragments.
         is_sample = self._prepared.request.is_sample
-        is_void = answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
+        is_void = (
+            answer.error is not None and is_error(answer.error_type, *GONE_ERRORS) and is_gone(spec)
+        )
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork) and not is_sample:
             scheduler.add(following)
@@ -412,7 +474,10 @@ class BackfillJob:
     def _remaining(self) -> int:
         """Rows that a further run computes, at most."""
         counts = self._states.counts
-        return max(0, sum(plan.rows_to_do for plan in self._prepared.plans) - counts.valued - counts.skipped)
+        return max(
+            0,
+            sum(plan.rows_to_do for plan in self._prepared.plans) - counts.valued - counts.skipped,
+        )
 
     def _why_incomplete(self, status: Status) -> str | None:
         """Returns the reason of an incomplete job; None for a complete job."""
@@ -428,7 +493,9 @@ class BackfillJob:
         spent = counted(budget.calls, "row") + (f", cost {budget.cost:g}" if budget.cost else "")
         sample = "The job was the sample of a plan." if self._prepared.request.is_sample else None
         reason = self._service_error or sample or f"The budget {budget.limit_text()} is used up."
-        progress = f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
+        progress = (
+            f"{self._fragments_done():,} of {counted(len(self._fragments), 'fragment')} are done"
+        )
         return (
             f"{reason} The {self._noun} ended early. It called the UDF for {spent}. {progress}, and at most "
             f"{counted(self._remaining, 'row')} remain. Computed values are kept. Run it again to continue: "
@@ -442,7 +509,10 @@ class BackfillJob:
             parts.insert(0, "the job was cancelled")
         if crashed:
             parts.append(f"{counted(crashed, 'row')} killed the process that ran the UDF")
-        parts += [f"fragment {number}: {failed[number].rstrip('.')}" for number in sorted(failed)[:_SHOWN_FAILURES]]
+        parts += [
+            f"fragment {number}: {failed[number].rstrip('.')}"
+            for number in sorted(failed)[:_SHOWN_FAILURES]
+        ]
         if len(failed) > _SHOWN_FAILURES:
             parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         return (
@@ -458,11 +528,17 @@ class BackfillJob:
             # The start of the job never comes after its end.
             self._record.await_start()
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("the start of job %s in %s was not saved: %s", spec.job_id, spec.snapshot.uri, error)
+            _LOG.warning(
+                "the start of job %s in %s was not saved: %s", spec.job_id, spec.snapshot.uri, error
+            )
         try:
-            commits.upkeep.at_end(commits.ended_files(self._ended_files), is_done=status == "DONE", failure=failure)
+            commits.upkeep.at_end(
+                commits.ended_files(self._ended_files), is_done=status == "DONE", failure=failure
+            )
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
+            _LOG.warning(
+                "files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error
+            )
         result = self._result(status)
         _LOG.info(
             "%s of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
@@ -494,7 +570,12 @@ class BackfillJob:
         )
 
     def _result(self, status: Status) -> BackfillJobResult:
-        spec, states, commits, follow_ups = self._prepared.spec, self._states, self._commits, self._follow_ups
+        spec, states, commits, follow_ups = (
+            self._prepared.spec,
+            self._states,
+            self._commits,
+            self._follow_ups,
+        )
         counts = states.counts
         udf = UdfResult(
             udf_name=spec.key.udf_name,
@@ -519,7 +600,9 @@ class BackfillJob:
             rows_computed=states.calls + (0 if ended else self._in_flight.count(states.sources)),
             rows_from_checkpoint=counts.reused,
             rows_skipped=counts.skipped,
-            rows_failed=max(0, counts.selected - counts.valued - counts.skipped) if ended else counts.crashed,
+            rows_failed=max(0, counts.selected - counts.valued - counts.skipped)
+            if ended
+            else counts.crashed,
             rows_carried=counts.carried,
             rows_recomputed=counts.recomputed,
             rows_nulled=counts.nulled,
@@ -535,5 +618,9 @@ class BackfillJob:
             retries=states.retries + commits.retries,
             rows_deduplicated=states.deduplicated,
             batch_rows=states.batch_rows,
-            seconds={**states.seconds, "commit": commits.seconds, "total": time.monotonic() - self._began},
+            seconds={
+                **states.seconds,
+                "commit": commits.seconds,
+                "total": time.monotonic() - self._began,
+            },
         )

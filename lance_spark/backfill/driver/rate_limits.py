@@ -53,13 +53,16 @@ class _Share:
         if self.budget is None:
             return
         needs = {
-            process: int(report[self.unit] + report[f"more_{self.unit}"] + 0.5) - self.granted.get(process, 0)
+            process: int(report[self.unit] + report[f"more_{self.unit}"] + 0.5)
+            - self.granted.get(process, 0)
             for process, report in reports.items()
         }
         needs = {process: need for process, need in needs.items() if need > 0}
         available = self.budget.available(at)
         # The smallest needs first: the rest of an even share goes to the others.
-        for place, process in enumerate(sorted(needs, key=lambda process: (needs[process], process))):
+        for place, process in enumerate(
+            sorted(needs, key=lambda process: (needs[process], process))
+        ):
             amount = min(needs[process], -(-available // (len(needs) - place)))
             if amount > 0:
                 self.granted[process] = self.granted.get(process, 0) + amount
@@ -71,7 +74,11 @@ class RateGrants:
     """Grants the calls of a job to its processes. Used by one thread."""
 
     def __init__(
-        self, objects: LanceObjects, folder: str, limit: RateLimit, clock: Callable[[], float] = time.monotonic
+        self,
+        objects: LanceObjects,
+        folder: str,
+        limit: RateLimit,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Takes the folder of the job's reports, its rate limit, and the clock of the driver."""
         self._objects = objects
@@ -94,7 +101,9 @@ class RateGrants:
                 for process in {*self._calls.granted, *self._tokens.granted}
             }
             if grants != self._written:
-                self._objects.put(f"{self._folder}/{GRANTS}", json.dumps(grants, sort_keys=True).encode())
+                self._objects.put(
+                    f"{self._folder}/{GRANTS}", json.dumps(grants, sort_keys=True).encode()
+                )
                 self._written = grants
         except Exception as error:  # noqa: BLE001 - without this thread, the job's calls would wait for ever
             _LOG.warning("the rate limit of a job was not granted, and its calls wait: %s", error)
@@ -108,7 +117,9 @@ class RateGrants:
             if payload is not None:
                 with contextlib.suppress(ValueError):
                     report = load_object(payload, _REPORT)
-                    if all(0 <= report[name] <= _MOST_AMOUNT for name in _REPORT):  # JSON may hold NaN and Infinity
+                    if all(
+                        0 <= report[name] <= _MOST_AMOUNT for name in _REPORT
+                    ):  # JSON may hold NaN and Infinity
                         reports[process] = report
         return reports
 

@@ -63,7 +63,9 @@ class RecordWriter:
             self._beats.enter_context(self._beating())
 
     def _beating(self) -> contextlib.AbstractContextManager[None]:
-        return self._history.beating(self._spec.staging.job_id, self._progress, has_other_files=True)
+        return self._history.beating(
+            self._spec.staging.job_id, self._progress, has_other_files=True
+        )
 
     def await_start(self) -> None:
         """Waits until the history has the start of the job. A job calls this before each commit.
@@ -139,4 +141,6 @@ class RecordWriter:
         try:
             act()
         except (OSError, LanceSparkError) as error:
-            _LOG.warning("the history of %s could not be written: %s", self._spec.snapshot.uri, error)
+            _LOG.warning(
+                "the history of %s could not be written: %s", self._spec.snapshot.uri, error
+            )

@@ -16,7 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.fragment_plan import measure_input_row, plan_fragments
-from lance_spark.backfill.planning.planner import MOST_BASES, PreparedBackfill, few_versions, targets_of
+from lance_spark.backfill.planning.planner import (
+    MOST_BASES,
+    PreparedBackfill,
+    few_versions,
+    targets_of,
+)
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound, FollowUp
 from lance_spark.backfill.reuse.round_context import Bases, store_of
@@ -64,7 +69,11 @@ class RoundLimit:
 
     def is_exceeded(self) -> bool:
         """Tells whether another round would be beyond the limits."""
-        most, timeout_s, current_s = self._policy.max_retries, self._policy.timeout_s, time.monotonic()
+        most, timeout_s, current_s = (
+            self._policy.max_retries,
+            self._policy.timeout_s,
+            time.monotonic(),
+        )
         if self._fruitless > most or (self._fruitless and current_s - self._settled > timeout_s):
             return True
         return self._rounds > most and current_s - self._began > timeout_s
@@ -87,7 +96,9 @@ class FollowUps:
         rows_gone: Rows deleted since the snapshot: the shrinkage of the table plus `new_rows`.
     """
 
-    def __init__(self, first: PreparedBackfill, history: SeenHistory, window: Collection[int] | None) -> None:
+    def __init__(
+        self, first: PreparedBackfill, history: SeenHistory, window: Collection[int] | None
+    ) -> None:
         """Takes the first round, and the known part of the table's history.
 
         `window` are the fragments that the user chose. None means all fragments.
@@ -111,11 +122,16 @@ class FollowUps:
             for number in self._covered
         }
         uncovered = frozenset(handles.keys() - covered.keys())
-        self._first_inputs = {number: fragment.identity.inputs for number, fragment in covered.items()}
+        self._first_inputs = {
+            number: fragment.identity.inputs for number, fragment in covered.items()
+        }
         self._coverage = Coverage(version=self._versions[0], covered=covered, others=uncovered)
 
     def next_round(
-        self, finished_fragments: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
+        self,
+        finished_fragments: Mapping[int, str | None],
+        landed: Collection[int],
+        failed: Collection[int],
     ) -> PreparedBackfill | None:
         """Opens the latest version, and returns its round; None if the version needs no round.
 
@@ -141,7 +157,9 @@ class FollowUps:
         columns = field_identities(dataset.lance_schema)
         inputs = self._inputs_among(columns)
         input_ids = [number for column in inputs for number in column.ids]
-        look = self._coverage = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
+        look = self._coverage = self._coverage.look(
+            dataset.version, fragments, lineage, input_ids, spec.target_ids
+        )
         self._count_rows(fragments, frozenset(look.new))
         self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
@@ -178,7 +196,9 @@ class FollowUps:
         dataset = self._latest.open()
         columns = field_identities(dataset.lance_schema)
         targets = self._targets_among(columns, dataset)
-        only = None if self._window is None else frozenset(self._window).union(self._coverage.covered)
+        only = (
+            None if self._window is None else frozenset(self._window).union(self._coverage.covered)
+        )
         return self._prepare(self._inputs_among(columns), targets, FirstRound(), only=only)
 
     def _count_rows(self, fragments: Sequence[FragmentMetadata], new: frozenset[int]) -> None:
@@ -206,7 +226,9 @@ class FollowUps:
             first,
             snapshot=latest,
             inputs=inputs,
-            outputs=tuple((field, column) for (field, _), column in zip(first.outputs, targets, strict=True)),
+            outputs=tuple(
+                (field, column) for (field, _), column in zip(first.outputs, targets, strict=True)
+            ),
             targets=targets_of(dataset, targets),
             bases=tuple(dict.fromkeys([*self._versions, *first.bases]))[:MOST_BASES],
             prior_rounds=prior_rounds,
@@ -218,20 +240,35 @@ class FollowUps:
         entries = store_of(spec).find_all(spec.key)
         bases: Bases = {}
         plans = plan_fragments(
-            spec, dataset, records, entries, row_bytes=measure_input_row(spec), only=only, bases=bases
+            spec,
+            dataset,
+            records,
+            entries,
+            row_bytes=measure_input_row(spec),
+            only=only,
+            bases=bases,
         )
-        return replace(self._first, spec=spec, dataset=dataset, entries=entries, plans=plans, bases=bases).for_tasks()
+        return replace(
+            self._first, spec=spec, dataset=dataset, entries=entries, plans=plans, bases=bases
+        ).for_tasks()
 
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:
         """Returns the input columns among those of a later version.
 
         A cast column has another field id, and its rows count as changed.
         """
-        by_id, by_name = {column.id: column for column in columns}, {column.name: column for column in columns}
+        by_id, by_name = (
+            {column.id: column for column in columns},
+            {column.name: column for column in columns},
+        )
         inputs = self._first.spec.inputs
-        return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
+        return tuple(
+            by_id.get(column.id) or by_name.get(column.name) or column for column in inputs
+        )
 
-    def _refuse_other_inputs(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> None:
+    def _refuse_other_inputs(
+        self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset
+    ) -> None:
         """Refuses a dropped input column if another column has its field id."""
         ids = {column.id for column in columns}
         for column in self._first.spec.inputs:
@@ -241,13 +278,19 @@ class FollowUps:
                 advice = "What was computed is kept. Give the column another UDF, or drop it."
                 raise self._impossible(reason, [dropped.version], dataset, advice)
 
-    def _targets_among(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> list[str]:
+    def _targets_among(
+        self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset
+    ) -> list[str]:
         """Returns the names of the target columns at a later version; refuses other columns."""
-        before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
+        before = {
+            column.name: column for column in field_identities(self._first.dataset.lance_schema)
+        }
         names = {column.id: column.name for column in columns}
         for column in self._first.columns:
             by_name = not self._first.spec.value_source.is_computed
-            judgement = judge_column(before[column], columns, self._history.changes, by_name=by_name)
+            judgement = judge_column(
+                before[column], columns, self._history.changes, by_name=by_name
+            )
             if judgement.verdict is not Verdict.VALID:
                 reason = f"the values cannot be applied: {judgement.reason}"
                 advice = "What was computed is kept, and serves a column that is the same."
@@ -260,6 +303,7 @@ class FollowUps:
         uri = self._first.spec.snapshot.uri
         where = f"version {dataset.version} of {uri}, read at version {self._versions[-1]}"
         text = (
-            f"The job cannot fill {where}: {reason}{moments_of(dataset, versions)}. Nothing more is committed. {advice}"
+            f"The job cannot fill {where}: {reason}{moments_of(dataset, versions)}. Nothing more is "
+            f"committed. {advice}"
         )
         return CommitImpossibleError(text, uri=uri)

@@ -6,7 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from lance_spark.backfill.planning.fragment_plan import LeftoverRange
-from lance_spark.backfill.task.messages import FragmentWork, RangeKey, RangeOutcome, Task, TaskLimits
+from lance_spark.backfill.task.messages import (
+    FragmentWork,
+    RangeKey,
+    RangeOutcome,
+    Task,
+    TaskLimits,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +44,9 @@ class RunningTask:
         self.calls += outcome.spent_calls
         self.cost += outcome.spent_cost
         if outcome.error is None and outcome.stop < work.stop:
-            self.leftovers.append(LeftoverRange(work=work.cut(outcome.stop, work.stop), rows=outcome.left))
+            self.leftovers.append(
+                LeftoverRange(work=work.cut(outcome.stop, work.stop), rows=outcome.left)
+            )
 
     def rest(self) -> Task:
         """Returns the unanswered ranges with the rest of the limits, for another attempt."""
@@ -97,7 +105,10 @@ class RunningTasks:
         """Removes a task without a further attempt. The task has spent its whole share."""
         running = self._tasks.pop(task.number, None)
         if running is not None:
-            running.calls, running.cost = running.limits.calls or running.calls, running.limits.cost or running.cost
+            running.calls, running.cost = (
+                running.limits.calls or running.calls,
+                running.limits.cost or running.cost,
+            )
             for key in running.unanswered:
                 self._numbers.pop(key, None)
         return running

@@ -98,7 +98,11 @@ class InFlightRows:
 
 
 def make_environment(
-    spark: SparkSession, spec: BackfillSpec, jobs: SparkJobs, refresh_s: float, check: Callable[[], object]
+    spark: SparkSession,
+    spec: BackfillSpec,
+    jobs: SparkJobs,
+    refresh_s: float,
+    check: Callable[[], object],
 ) -> None:
     """Builds the UDF's environment on an executor, before any row is read. Runs on the driver.
 
@@ -124,7 +128,9 @@ def make_environment(
         return
     if isinstance(rows, SparkFailure):
         raise EnvironmentBuildError(
-            manifest=environment.manifest.name, reason=rows.text, hint="look into the logs of the executors"
+            manifest=environment.manifest.name,
+            reason=rows.text,
+            hint="look into the logs of the executors",
         )
     environment.check(spark, rows)
 
@@ -143,9 +149,13 @@ def raise_if_fatal(outcome: RangeOutcome, spec: BackfillSpec) -> None:
     if is_error(outcome.error_type, ArtifactError):
         raise ArtifactError.parse(message)
     if is_error(outcome.error_type, EnvironmentBuildError) and spec.environment is not None:
-        reason = message.removeprefix("The environment cannot be made: ").partition(" Manifest: ")[0]
+        reason = message.removeprefix("The environment cannot be made: ").partition(" Manifest: ")[
+            0
+        ]
         name = spec.environment.manifest.name
-        raise EnvironmentBuildError(manifest=name, reason=f"on one executor: {reason}", hint="look at that machine")
+        raise EnvironmentBuildError(
+            manifest=name, reason=f"on one executor: {reason}", hint="look at that machine"
+        )
 
 
 _MOST_ROW_BYTES = 32 << 20
@@ -240,7 +250,9 @@ class Scheduler:
         try:
             self._stop_request.make()
         except OSError as error:
-            _LOG.warning("tasks of the backfill of %s run to their end: %s", self._spec.snapshot.uri, error)
+            _LOG.warning(
+                "tasks of the backfill of %s run to their end: %s", self._spec.snapshot.uri, error
+            )
 
     def stop(self) -> None:
         """Kills running tasks within seconds, and submits no further tasks."""
@@ -264,7 +276,9 @@ class Scheduler:
                     if not running:
                         break
                     futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
-                    answers: list[RangeOutcome | LostTask[Task]] = [] if futures else [*self._new(self._reports())]
+                    answers: list[RangeOutcome | LostTask[Task]] = (
+                        [] if futures else [*self._new(self._reports())]
+                    )
                     for future in futures:
                         answers += self._ended(future, running.pop(future))
                     yield answers
@@ -292,17 +306,26 @@ class Scheduler:
             most = self._most_tasks if len(running) < most_jobs else 0
         else:
             busy = sum(map(len, running.values()))
-            most = min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
+            most = (
+                min(math.ceil(self._limit / 2), self._limit - busy)
+                if len(running) < _PARALLEL_JOBS
+                else 0
+            )
         tasks = self._queue.peek(most)
         limits = self._limits_of(tasks)
         if not limits:
             return None
         tasks = tasks[: len(limits)]
         # At most a bit for each row of an assembled fragment.
-        sizes = itertools.accumulate(sum(work.stop // 8 for work in task.work if work.assembles) for task in tasks)
+        sizes = itertools.accumulate(
+            sum(work.stop // 8 for work in task.work if work.assembles) for task in tasks
+        )
         group = self._queue.take(max(1, sum(size <= _MOST_ROW_BYTES for size in sizes)))
         limited = zip(group.tasks, limits, strict=False)
-        return replace(group, tasks=tuple(replace(task, limits=limits_of_task) for task, limits_of_task in limited))
+        return replace(
+            group,
+            tasks=tuple(replace(task, limits=limits_of_task) for task, limits_of_task in limited),
+        )
 
     def _limits_of(self, tasks: Sequence[Task]) -> list[TaskLimits]:
         """Returns the limits of the first tasks that may start now."""
@@ -315,18 +338,25 @@ class Scheduler:
         limits = self._budget.limits_of(fresh, self._tasks.all, at_once=self._slots)
         splits = len(self._tasks) + len(limits) < self._slots
         pairs = zip(fresh, limits, strict=False)
-        return [replace(limits_of_task, splits=splits and _can_split(task)) for task, limits_of_task in pairs]
+        return [
+            replace(limits_of_task, splits=splits and _can_split(task))
+            for task, limits_of_task in pairs
+        ]
 
     def _submit(self, tasks: Sequence[Task]) -> list[RangeOutcome]:
         """Runs a Spark job to its end."""
         runner = TaskRunner(spec=self._spec, tasks=tuple(tasks))
         count = len(tasks)
         rows = self.spark_jobs.collect(
-            lambda: self._spark.range(0, count, 1, count).mapInArrow(runner, ANSWER, profile=self._profile)
+            lambda: self._spark.range(0, count, 1, count).mapInArrow(
+                runner, ANSWER, profile=self._profile
+            )
         )
         return [outcome for row in rows for outcome in read_answer(list[RangeOutcome], row[0])]
 
-    def _ended(self, future: Future[list[RangeOutcome]], group: TaskGroup[Task]) -> list[RangeOutcome | LostTask[Task]]:
+    def _ended(
+        self, future: Future[list[RangeOutcome]], group: TaskGroup[Task]
+    ) -> list[RangeOutcome | LostTask[Task]]:
         """Returns the outcomes of a Spark job, or the reported outcomes of a failed job.
 
         Tasks to submit again return to the queue.
@@ -335,13 +365,17 @@ class Scheduler:
         if error is None:
             ended = future.result()
             if all(outcome.error is None for outcome in ended):
-                self.ended_files.update(outcome.file for outcome in ended if outcome.file is not None)
+                self.ended_files.update(
+                    outcome.file for outcome in ended if outcome.file is not None
+                )
             return [*self._new(ended)]
         outcomes = self._new(self._reports())
         if self.spark_jobs.is_stopped:
             return [*outcomes]
         failure = SparkFailure.of(error)
-        _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, failure.message)
+        _LOG.warning(
+            "a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, failure.message
+        )
         # Other tasks may wait for the share of these tasks.
         first = self._budget.is_limited
         lost = self._queue.put_back(group, failure, self._unanswered, first=first)
@@ -364,10 +398,14 @@ class Scheduler:
 
     def _reports(self) -> list[RangeOutcome]:
         """Returns the outcomes of running tasks that are new in the store."""
-        paths = [path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read]
+        paths = [
+            path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read
+        ]
         self._read.update(paths)
         return [
-            outcome for outcomes in in_parallel(self._objects.uri, self._read_report, paths) for outcome in outcomes
+            outcome
+            for outcomes in in_parallel(self._objects.uri, self._read_report, paths)
+            for outcome in outcomes
         ]
 
     def _read_report(self, path: str) -> list[RangeOutcome]:
@@ -478,4 +516,8 @@ class TaskRunner:
                 objects.delete(path)
         except OSError as error:
             # Spark returns the same answer at the end of its job.
-            _LOG.warning("outcomes of a task of the backfill of %s are not reported yet: %s", spec.snapshot.uri, error)
+            _LOG.warning(
+                "outcomes of a task of the backfill of %s are not reported yet: %s",
+                spec.snapshot.uri,
+                error,
+            )

@@ -64,7 +64,9 @@ def _missing_gpus(spark: SparkSession, requested: float | None) -> str | None:
     if is_local(spark):
         number = len(list_local_devices(spark))
         return (
-            None if requested <= number else f"{request}, and this machine has {number} ({_LOCAL_SOURCES}): {_REMEDY}"
+            None
+            if requested <= number
+            else f"{request}, and this machine has {number} ({_LOCAL_SOURCES}): {_REMEDY}"
         )
     available = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
     if requested > available:
@@ -76,7 +78,9 @@ def _missing_gpus(spark: SparkSession, requested: float | None) -> str | None:
 
 def _missing_cpus(spark: SparkSession, requested: float | None) -> str | None:
     local = is_local(spark)
-    available = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0)
+    available = (
+        known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0)
+    )
     if not requested or not available or requested <= available:
         return None
     return f"{counted(requested, 'CPU')}, and {'this session' if local else 'an executor'} has {available:g}"
@@ -84,7 +88,9 @@ def _missing_cpus(spark: SparkSession, requested: float | None) -> str | None:
 
 def _missing_memory(spark: SparkSession, requested: int | None) -> str | None:
     local = is_local(spark)
-    available = read_machine_bytes() if local else conf_bytes(spark.conf.get("spark.executor.memory", None))
+    available = (
+        read_machine_bytes() if local else conf_bytes(spark.conf.get("spark.executor.memory", None))
+    )
     if not requested or available is None or requested <= available:
         return None
     return f"{counted(requested, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {available}"

@@ -155,7 +155,9 @@ class BackfillEstimate(Displayable):
     def explain(self) -> str:
         """Returns the estimate as readable text."""
         calls = (
-            "unknown: no job has called the UDF yet" if self.call_seconds is None else show_seconds(self.call_seconds)
+            "unknown: no job has called the UDF yet"
+            if self.call_seconds is None
+            else show_seconds(self.call_seconds)
         )
         parts = [
             f"calls {calls}",
@@ -206,9 +208,17 @@ def estimate(work: Workload, cluster: Cluster) -> BackfillEstimate:
     commit_s = _ROUNDS_PER_COMMIT * latency_s + 2 * manifest_bytes / cluster.bytes_per_s
     fixed_s = _FIXED_ROUNDS * latency_s + _SPARK_S
     reads = _FIXED_READS + work.fragments * _READS_PER_FRAGMENT + commits * _READS_PER_COMMIT
-    reads += work.input_bytes / _READ_BYTES + commits * manifest_bytes / _READ_BYTES + reports * _READS_PER_REPORT
+    reads += (
+        work.input_bytes / _READ_BYTES
+        + commits * manifest_bytes / _READ_BYTES
+        + reports * _READS_PER_REPORT
+    )
     writes = _FIXED_WRITES + work.fragments * _WRITES_PER_FRAGMENT + commits * _WRITES_PER_COMMIT
-    writes += work.output_bytes / _PART_BYTES + commits * manifest_bytes / _PART_BYTES + reports * _WRITES_PER_REPORT
+    writes += (
+        work.output_bytes / _PART_BYTES
+        + commits * manifest_bytes / _PART_BYTES
+        + reports * _WRITES_PER_REPORT
+    )
     return BackfillEstimate(
         slots=cluster.slots,
         latency_s=latency_s,
@@ -231,7 +241,12 @@ def advise(work: Workload, cluster: Cluster, rows_of_table: int) -> tuple[str, .
     if whole * 2 <= work.table_fragments:
         share = whole / work.table_fragments
         fewer = max(1, round(work.fragments * share))
-        compacted = replace(work, fragments=fewer, table_fragments=whole, commits=max(1, round(work.commits * share)))
+        compacted = replace(
+            work,
+            fragments=fewer,
+            table_fragments=whole,
+            commits=max(1, round(work.commits * share)),
+        )
         later = estimate(compacted, cluster)
         if _saves(present, later) or later.request_cost < (1 - _WORTHWHILE) * present.request_cost:
             sentences.append(

@@ -16,7 +16,14 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
 from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.backfill.task.value_source import CallUdf, ValueSource
-from lance_spark.columns.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
+from lance_spark.columns.binding import (
+    Binding,
+    binding_of,
+    in_stored_environment,
+    inputs_now,
+    load_udf,
+    value_type,
+)
 from lance_spark.columns.checking import check_udf
 from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity
@@ -44,7 +51,11 @@ class Join(Protocol):
     """A join of a table's rows with the rows of another source, by keys."""
 
     def answers(
-        self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet], whole: Mapping[int, FragmentWork]
+        self,
+        spark: SparkSession,
+        spec: BackfillSpec,
+        todo: Mapping[int, RowSet],
+        whole: Mapping[int, FragmentWork],
     ) -> DataFrame:
         """Returns a DataFrame that joins some rows, given by fragment.
 
@@ -144,10 +155,19 @@ class Definition:
             latest = binding_of(head, column)
         except ColumnNotFoundError:
             return head  # the commit raises the error
-        if latest is None or (latest.payload, latest.redefined) == (before.payload, before.redefined):
+        if latest is None or (latest.payload, latest.redefined) == (
+            before.payload,
+            before.redefined,
+        ):
             return head
-        old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, latest))
-        change = f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
+        old, new = (
+            f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, latest)
+        )
+        change = (
+            f"got another UDF {when}: {new} instead of {old}"
+            if new != old
+            else f"got its UDF anew {when}: {new}"
+        )
         raise CommitImpossibleError(
             f"Column {column!r} of {snapshot.uri} has {change}. Nothing more is committed. Run the backfill again: it "
             "computes all rows with the UDF of the latest version.",
@@ -155,7 +175,9 @@ class Definition:
         )
 
 
-def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
+def definition_of(
+    ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest
+) -> Definition:
     """Returns the source of the columns of a request.
 
     Raises:
@@ -225,11 +247,15 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
     return binding
 
 
-def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lance.LanceDataset) -> None:
+def _check_outputs(
+    udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lance.LanceDataset
+) -> None:
     """Refuses a UDF of the call whose output does not fit the columns."""
     fields = [output for output, _ in outputs]
     kinds: Any = udf.data_type
-    if udf.is_columns != bool(fields[0]) or (udf.is_columns and {kind.name for kind in kinds} != set(fields)):
+    if udf.is_columns != bool(fields[0]) or (
+        udf.is_columns and {kind.name for kind in kinds} != set(fields)
+    ):
         raise RegistrationError(
             f"UDF {udf.name!r} returns {udf.data_type}, which are not the columns "
             f"{', '.join(repr(column) for _, column in outputs)} of {dataset.uri}. Pass a UDF of the same output."

@@ -141,7 +141,9 @@ class BackfillPlan(Displayable):
         """Summary of the plan."""
         of = f"backfill of {', '.join(self.columns)} in {self.table_name}, version {self.version}"
         about = "" if self.exact else "at most "
-        return f"{of}: {about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')} to do"
+        return (
+            f"{of}: {about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')} to do"
+        )
 
     def with_sample(self, sample: BackfillJobResult, tasks_at_once: int) -> BackfillPlan:
         """Returns the plan with an estimate by a job that computed a sample.
@@ -217,7 +219,9 @@ class BackfillPlan(Displayable):
             tasks=self.total_tasks,
             input_bytes=self.input_bytes,
             output_bytes=self.output_bytes,
-            commits=math.ceil(self.fragments / commit_granularity) if commit_granularity else min(1, self.fragments),
+            commits=math.ceil(self.fragments / commit_granularity)
+            if commit_granularity
+            else min(1, self.fragments),
             row_seconds=row_seconds or 0.0,
         )
         cluster = Cluster(slots=slots, latency_s=latency_s)
@@ -241,10 +245,14 @@ class BackfillPlan(Displayable):
         if self.rows_stale:
             stale = about + counted(self.rows_stale, "row")
             unknown = f", {self.rows_unverified:,} of them perhaps" if self.rows_unverified else ""
-            lines.append(f"  stale        {stale} with a value that is out of date{unknown}; stale=True selects them")
+            lines.append(
+                f"  stale        {stale} with a value that is out of date{unknown}; stale=True selects them"
+            )
         if self.rows_outside:
             outside = about + counted(self.rows_outside, "row")
-            lines.append(f"  outside      {outside} in fragments that num_frags and skip_frags leave out")
+            lines.append(
+                f"  outside      {outside} in fragments that num_frags and skip_frags leave out"
+            )
         if not self.stable_row_ids:
             lines.append(
                 "  note         the table has no stable row ids: where the history of a compaction was cleaned up, "
@@ -269,7 +277,11 @@ def view_of(
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}
-    outside_plans = () if outside is None else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
+    outside_plans = (
+        ()
+        if outside is None
+        else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
+    )
     beyond = replace(prepared, plans=outside_plans).work(scan=exact)
     pending = sum(plan.rows_to_do for plan in work)
     stale = count_stale(prepared, with_nulls=True)
@@ -303,7 +315,10 @@ def view_of(
 def _checkpointed(prepared: PreparedBackfill, work: Sequence[FragmentPlan]) -> int:
     """Returns the number of rows that checkpoints and finished column files may serve."""
     spec, store = prepared.spec, store_of(prepared.spec)
-    selector, history = spec.row_selector, ValueHistory(RoundContext(spec), SnapshotRows(prepared.dataset))
+    selector, history = (
+        spec.row_selector,
+        ValueHistory(RoundContext(spec), SnapshotRows(prepared.dataset)),
+    )
     rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
@@ -322,5 +337,7 @@ def _checkpointed(prepared: PreparedBackfill, work: Sequence[FragmentPlan]) -> i
                 of_any_job += count
         if of_any_job:
             within = plan.rows(history)
-            rows += min(of_any_job, len(selector.served_by_any_job(within, selector.select(within))))
+            rows += min(
+                of_any_job, len(selector.served_by_any_job(within, selector.select(within)))
+            )
     return rows

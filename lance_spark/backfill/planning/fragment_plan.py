@@ -19,10 +19,22 @@ import numpy as np
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.prior_round_rows import first_round_rows
-from lance_spark.backfill.reuse.round_context import Bases, RoundContext, done_rows, source_of, valued_rows
+from lance_spark.backfill.reuse.round_context import (
+    Bases,
+    RoundContext,
+    done_rows,
+    source_of,
+    valued_rows,
+)
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.reuse.value_reuse import ValueFinder
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task, TaskLimits
+from lance_spark.backfill.task.messages import (
+    BackfillSpec,
+    FragmentRows,
+    FragmentWork,
+    Task,
+    TaskLimits,
+)
 from lance_spark.read.planning.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -72,7 +84,10 @@ class FragmentPlan:
 
     def rows(self, history: ValueHistory) -> RangeRows:
         """Returns the rows of the fragment in a first round."""
-        fragment, prior_rows = history.rows.existing_fragment(self.fragment_id), first_round_rows(self.physical_rows)
+        fragment, prior_rows = (
+            history.rows.existing_fragment(self.fragment_id),
+            first_round_rows(self.physical_rows),
+        )
         return RangeRows(history, fragment, (0, self.physical_rows), self.recorded_rows, prior_rows)
 
     @property
@@ -141,20 +156,28 @@ def measure_input_row(spec: BackfillSpec) -> float:
     ref = spec.input_source.table(spec)
     table = ref.open()
     names = frozenset(table.schema.names)
-    return measure_row(table, [name for name in spec.input_names if name in names], ref.storage_options)
+    return measure_row(
+        table, [name for name in spec.input_names if name in names], ref.storage_options
+    )
 
 
-def _handles_of(dataset: lance.LanceDataset, window: slice, only: Collection[int] | None) -> list[LanceFragment]:
+def _handles_of(
+    dataset: lance.LanceDataset, window: slice, only: Collection[int] | None
+) -> list[LanceFragment]:
     """Returns the fragments of a window, or only some fragments, in the order of their ids."""
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
     return handles if only is None else [handle for handle in handles if handle.fragment_id in only]
 
 
-def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, records: Records, skip: RowSet) -> int | None:
+def _pending(
+    spec: BackfillSpec, fragment: FragmentMetadata, live: int, records: Records, skip: RowSet
+) -> int | None:
     """Returns the number of rows to do, if the manifest and the records determine the number."""
     if spec.where is not None:
         return None
-    settled = skip if spec.row_selector.selects_values else skip | valued_rows(spec, fragment, records)
+    settled = (
+        skip if spec.row_selector.selects_values else skip | valued_rows(spec, fragment, records)
+    )
     if len(settled) >= fragment.physical_rows:
         return 0
     if not has_values(fragment, spec.target_ids):
@@ -165,7 +188,10 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, records:
 
 def countable(plans: Collection[FragmentPlan]) -> bool:
     """Tells whether a count of the fragments' rows is quick enough before a job."""
-    return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
+    return (
+        len(plans) <= COUNTED_FRAGMENTS
+        and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
+    )
 
 
 def plan_tasks(
@@ -234,7 +260,9 @@ def _work_within(
         position = starts[index] + stop
 
 
-def _work_of(plan: FragmentPlan, start: int, stop: int, ranges: tuple[tuple[int, int], ...]) -> FragmentWork:
+def _work_of(
+    plan: FragmentPlan, start: int, stop: int, ranges: tuple[tuple[int, int], ...]
+) -> FragmentWork:
     return FragmentWork(
         fragment_id=plan.fragment_id,
         start=start,
@@ -274,7 +302,9 @@ class LeftoverRange:
         return len(self.rows) or self.work.stop - self.work.start
 
 
-def divide(leftovers: Sequence[LeftoverRange], count: int, least_rows: int) -> list[tuple[FragmentWork, ...]]:
+def divide(
+    leftovers: Sequence[LeftoverRange], count: int, least_rows: int
+) -> list[tuple[FragmentWork, ...]]:
     """Divides leftover ranges into the work of about `count` tasks, of `least_rows` rows or more.
 
     Pure.
@@ -293,7 +323,11 @@ def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
 def _ranges(
     plan: FragmentPlan, task_rows: int, call_rows: int, round_calls: Callable[[float], int]
 ) -> tuple[tuple[int, int], ...]:
-    least_pieces = max(math.ceil(plan.physical_rows / MAX_RANGE_ROWS), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
+    least_pieces = max(
+        math.ceil(plan.physical_rows / MAX_RANGE_ROWS),
+        math.ceil(plan.input_bytes / MAX_TASK_BYTES),
+        1,
+    )
     pieces = max(math.ceil(plan.physical_rows / task_rows), least_pieces)
     length = math.ceil(plan.physical_rows / pieces)
     if 1 < call_rows < length < plan.physical_rows:
@@ -301,4 +335,7 @@ def _ranges(
         length = calls(length / call_rows) * call_rows
     elif length > _ALIGNMENT:
         length = math.ceil(length / _ALIGNMENT) * _ALIGNMENT
-    return tuple((start, min(start + length, plan.physical_rows)) for start in range(0, plan.physical_rows, length))
+    return tuple(
+        (start, min(start + length, plan.physical_rows))
+        for start in range(0, plan.physical_rows, length)
+    )

@@ -27,7 +27,14 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
 from lance_spark.backfill.reuse.equal_inputs import check_equal_inputs
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
-from lance_spark.backfill.reuse.round_context import Bases, RoundContext, done_rows, source_of, store_of, valued_rows
+from lance_spark.backfill.reuse.round_context import (
+    Bases,
+    RoundContext,
+    done_rows,
+    source_of,
+    store_of,
+    valued_rows,
+)
 from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, Task
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
@@ -112,12 +119,16 @@ class PreparedBackfill:
         if unknown and (countable(unknown.values()) if scan is None else scan):
             text = self.spec.row_selector.filter_of(self.columns)
             counts = self._selected(unknown) if text is None else self._matching(unknown, text)
-        return tuple(replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans)
+        return tuple(
+            replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans
+        )
 
     def _matching(self, plans: Mapping[int, FragmentPlan], text: str) -> dict[int, int]:
         """Counts the rows of fragments that match a filter."""
         counts = dict.fromkeys(plans, 0)
-        fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans]
+        fragments = [
+            fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans
+        ]
         for addresses in matching_addresses(self.dataset, fragments, text):
             for fragment, first, end in runs_of(fragments_of(addresses)):
                 skip = plans[fragment].recorded_rows.skip
@@ -129,7 +140,10 @@ class PreparedBackfill:
     def _selected(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
         """Counts the selected rows of fragments, by the history of their values."""
         history = ValueHistory(RoundContext(self.spec, self.bases), SnapshotRows(self.dataset))
-        return {number: len(self.spec.row_selector.select(plan.rows(history))) for number, plan in plans.items()}
+        return {
+            number: len(self.spec.row_selector.select(plan.rows(history)))
+            for number, plan in plans.items()
+        }
 
     def for_tasks(self) -> PreparedBackfill:
         """Returns the backfill with the records for its tasks, if these are few."""
@@ -140,7 +154,9 @@ class PreparedBackfill:
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster, or on the available slots without a cluster."""
-        return self._task_size or rows_per_task(spark, self.dataset.count_rows(), self.request.concurrency)
+        return self._task_size or rows_per_task(
+            spark, self.dataset.count_rows(), self.request.concurrency
+        )
 
     @property
     def _task_size(self) -> int | None:
@@ -156,7 +172,9 @@ class PreparedBackfill:
 
     def cut(self, plans: Sequence[FragmentPlan], spark: SparkSession | None) -> list[Task]:
         """Cuts fragments into tasks. A task of small fragments makes full calls of the UDF."""
-        return plan_tasks(plans, self.task_rows(spark), self.spec.call_rows, is_maximum=bool(self._task_size))
+        return plan_tasks(
+            plans, self.task_rows(spark), self.spec.call_rows, is_maximum=bool(self._task_size)
+        )
 
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
@@ -210,7 +228,10 @@ def prepare(
     entries = entries_of()
     bases = _bases(ref, spec, dataset, records, entries, stale=request.stale)
     spec = replace(spec, records=records, bases=bases)
-    window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
+    window = slice(
+        request.skip_frags,
+        None if request.num_frags is None else request.skip_frags + request.num_frags,
+    )
     open_bases: Bases = {}
     return PreparedBackfill(
         request=request,
@@ -218,20 +239,30 @@ def prepare(
         spec=spec,
         dataset=dataset,
         entries=entries,
-        plans=plan_fragments(spec, dataset, records, entries, row_bytes=row_bytes(), window=window, bases=open_bases),
+        plans=plan_fragments(
+            spec, dataset, records, entries, row_bytes=row_bytes(), window=window, bases=open_bases
+        ),
         resumed_jobs=resumed_jobs,
         bases=open_bases,
     )
 
 
-def _begin_records(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Callable[[str], Records]:
+def _begin_records(
+    ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest
+) -> Callable[[str], Records]:
     """Begins to load the records of the request's column. The returned function waits for them."""
     expected = next(
-        (_column_id(column) for column in field_identities(dataset.lance_schema) if column.name == request.columns[0]),
+        (
+            _column_id(column)
+            for column in field_identities(dataset.lance_schema)
+            if column.name == request.columns[0]
+        ),
         None,
     )
     store = RecordStore(ref)
-    load = None if expected is None else begin_call(ref.uri, functools.partial(store.load, expected))
+    load = (
+        None if expected is None else begin_call(ref.uri, functools.partial(store.load, expected))
+    )
 
     def records_of(column: str) -> Records:
         return store.load(column) if load is None or column != expected else load()
@@ -323,10 +354,16 @@ def _unfinished_jobs(ref: DatasetRef, where: str | None, key: str) -> frozenset[
     """Returns the unfinished jobs of the same filter and UDF, which this job resumes."""
     if where is None:
         return frozenset()
-    alike = JobHistory(ref).jobs_since_done(f"`where` = {quote_text(where)} AND key = {quote_text(key)}")
+    alike = JobHistory(ref).jobs_since_done(
+        f"`where` = {quote_text(where)} AND key = {quote_text(key)}"
+    )
     # A later, completed job of the same filter has resumed each job that died before.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
-    return frozenset(job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over))
+    return frozenset(
+        job.job_id
+        for job in alike
+        if job.status != "DONE" and (over is None or job.launched_at > over)
+    )
 
 
 def _bases(
@@ -349,9 +386,10 @@ def _bases(
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
     moved_records = records.moved(spec.key.digest, sources)
-    if dataset.has_stable_row_ids and shrunk_ids:
-        moved_records += _records_of_lost_nulls(spec, dataset, records, shrunk_ids)
-    bases = _computed_at(ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values())))
+    moved_records += _records_of_lost_nulls(spec, dataset, records, shrunk_ids)
+    bases = _computed_at(
+        ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values()))
+    )
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if stale:
@@ -361,7 +399,9 @@ def _bases(
     version = spec.snapshot.version or 0
     few = _few_before(bases, version)
     # A job with NULLs may have computed rows that moved after its first version.
-    later = _few_before(_last_versions_of_nulls(moved_records) - bases, version)[: MOST_BASES - len(few)]
+    later = _few_before(_last_versions_of_nulls(moved_records) - bases, version)[
+        : MOST_BASES - len(few)
+    ]
     return tuple(sorted({*few, *later}, reverse=True))
 
 
@@ -378,16 +418,27 @@ def _records_of_lost_nulls(
     Only if an update may have moved such rows into another fragment before the last record. The
     last version with records has the rows that an update moved since.
     """
+    if not (dataset.has_stable_row_ids and shrunk_ids):
+        return []
     own_records = _own_records(records, spec)
-    null_records = [record for record in own_records if record.nulls and record.fragment_id in shrunk_ids]
+    null_records = [
+        record for record in own_records if record.nulls and record.fragment_id in shrunk_ids
+    ]
     if not null_records:
         return []
-    first, last = min(record.fragment_id for record in null_records), max(record.table_version for record in records)
+    first, last = (
+        min(record.fragment_id for record in null_records),
+        max(record.table_version for record in records),
+    )
     version = spec.snapshot.version or 0
     base = open_base(spec.snapshot, last) if last < version else dataset
     later_ids = [] if base is None else [number for number in base.fragment_ids() if number > first]
     handles = filter(None, map(dataset.get_fragment, later_ids))
-    return null_records if any(not _is_recorded(spec, handle.metadata, records) for handle in handles) else []
+    return (
+        null_records
+        if any(not _is_recorded(spec, handle.metadata, records) for handle in handles)
+        else []
+    )
 
 
 def _is_recorded(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> bool:
@@ -396,12 +447,16 @@ def _is_recorded(spec: BackfillSpec, fragment: FragmentMetadata, records: Record
     return len(rows.computed | valued_rows(spec, fragment, records)) >= fragment.physical_rows
 
 
-def _unmatched(entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collection[str]) -> list[CheckpointEntry]:
+def _unmatched(
+    entries: Mapping[str, Sequence[CheckpointEntry]], sources: Collection[str]
+) -> list[CheckpointEntry]:
     """Returns the checkpoints of fragments with other inputs than these."""
     return [entry for source, some in entries.items() if source not in sources for entry in some]
 
 
-def _computed_at(ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]) -> set[int]:
+def _computed_at(
+    ref: DatasetRef, records: Sequence[FragmentRecord], entries: Sequence[CheckpointEntry]
+) -> set[int]:
     """Returns the first versions of the jobs that computed some records and checkpoints."""
     first = JobHistory(ref).first_versions() if records or entries else {}
     # The records of the earlier jobs have the versions of the rows without a job.

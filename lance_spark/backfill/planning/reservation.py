@@ -70,7 +70,11 @@ def reserve(spark: SparkSession, resources: Resources) -> Reservation:
     If the cluster or the machine has too little, the job runs without a reservation: the admission
     check has raised an error, or the caller skipped the check.
     """
-    return _reserve_locally(spark, resources) if is_local(spark) else _reserve_on_cluster(spark, resources)
+    return (
+        _reserve_locally(spark, resources)
+        if is_local(spark)
+        else _reserve_on_cluster(spark, resources)
+    )
 
 
 def _reserve_locally(spark: SparkSession, resources: Resources) -> Reservation:
@@ -93,12 +97,16 @@ def _reserve_on_cluster(spark: SparkSession, resources: Resources) -> Reservatio
     gpus = _count_gpus(spark, resources.num_gpus)
     slots = known_slots(spark)
     at_once = _least(
-        None if cpus == task_cpus else _fitting_tasks(None if slots is None else slots * task_cpus, cpus),
+        None
+        if cpus == task_cpus
+        else _fitting_tasks(None if slots is None else slots * task_cpus, cpus),
         _fitting_gpu_tasks(spark, gpus),
     )
     if not has_profiles(spark):
         shared = gpus and spark.conf.get(f"spark.task.resource.{GPU}.amount", None)
-        return Reservation(devices=TaskDevices(share=gpus, exact=False) if shared else None, at_once=at_once)
+        return Reservation(
+            devices=TaskDevices(share=gpus, exact=False) if shared else None, at_once=at_once
+        )
     if not gpus and cpus == task_cpus:
         return Reservation(at_once=at_once)
     devices = TaskDevices(share=gpus) if gpus else None
@@ -126,7 +134,10 @@ def _count_cpus(spark: SparkSession, resources: Resources) -> int:
 
     Spark assigns cores and no memory to tasks. So a task with much memory gets further cores.
     """
-    cpus, cores = math.ceil(resources.num_cpus or 1), int(spark.conf.get("spark.executor.cores", None) or 0)
+    cpus, cores = (
+        math.ceil(resources.num_cpus or 1),
+        int(spark.conf.get("spark.executor.cores", None) or 0),
+    )
     if not cores:
         return cpus
     available = conf_bytes(spark.conf.get("spark.executor.memory", None))

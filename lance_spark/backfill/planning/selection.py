@@ -55,7 +55,9 @@ class RangeRows:
         self._history = history
         deleted = history.rows.deleted(fragment.fragment_id)
         self.live = (
-            self.span if deleted is None else self.span - RowSet.of(np.flatnonzero(deleted[slice(*span)]) + span[0])
+            self.span
+            if deleted is None
+            else self.span - RowSet.of(np.flatnonzero(deleted[slice(*span)]) + span[0])
         )
 
     @functools.cached_property
@@ -71,7 +73,9 @@ class RangeRows:
 
     def with_value(self) -> RowSet:
         """Returns the rows with a value in any of the target columns."""
-        return self.matching(" OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs))
+        return self.matching(
+            " OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs)
+        )
 
     def without_current_value(self, rows: RowSet) -> RowSet:
         """Returns the subset of rows without a value or with an outdated value."""
@@ -91,7 +95,10 @@ class RangeRows:
             within = f"_rowaddr >= {first} AND _rowaddr < {end}"
             text = conjunction(text, within) or text
         batches = matching_addresses(self.dataset, [self.fragment], text, mask)
-        return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & self.live
+        return (
+            RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)]))
+            & self.live
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +242,9 @@ class OutdatedRows(RowSelector):
         return self._with_computed(rows, unfinished)
 
 
-def row_selector_of(where: str | None, *, stale: bool, redefined: bool, serving_jobs: frozenset[str]) -> RowSelector:
+def row_selector_of(
+    where: str | None, *, stale: bool, redefined: bool, serving_jobs: frozenset[str]
+) -> RowSelector:
     """Returns the selection of rows of a job.
 
     Args:
@@ -267,6 +276,8 @@ def _refuse_addresses(rows: RangeRows, where: str) -> None:
     name = ROW_ADDRESS if rows.dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
     if re.search(rf"\b({name})\b", where):
         fragment = f"fragment {rows.fragment.fragment_id}"
-        problem = f"its rows may have moved to {fragment} while the job ran: their addresses are others"
+        problem = (
+            f"its rows may have moved to {fragment} while the job ran: their addresses are others"
+        )
         hint = "run the backfill again with the latest addresses; get_failed_row_addresses returns them"
         raise FilterError(where, problem, uri=rows.dataset.uri, hint=hint)

@@ -40,7 +40,11 @@ class StaleCount:
 
 
 def count_stale(
-    prepared: PreparedBackfill, *, with_nulls: bool, but_selected: bool = False, is_quick: bool = False
+    prepared: PreparedBackfill,
+    *,
+    with_nulls: bool,
+    but_selected: bool = False,
+    is_quick: bool = False,
 ) -> StaleCount:
     """Counts the rows of the window with an outdated value.
 
@@ -64,7 +68,9 @@ def count_stale(
     context = RoundContext(spec, prepared.bases)
     history = ValueHistory(context, SnapshotRows(prepared.dataset))
     stale = {
-        plan.fragment_id: _stale_rows(context, history, plan, with_nulls=with_nulls, but_selected=but_selected)
+        plan.fragment_id: _stale_rows(
+            context, history, plan, with_nulls=with_nulls, but_selected=but_selected
+        )
         for plan in suspects
     }
     return StaleCount(
@@ -88,12 +94,19 @@ def _is_suspect(prepared: PreparedBackfill, plan: FragmentPlan) -> bool:
     if len(plan.recorded_rows.computed) >= plan.physical_rows:
         return False
     records = prepared.spec.records
-    current = RowSet.empty() if records is None else current_rows(prepared.spec, handle.metadata, records)
+    current = (
+        RowSet.empty() if records is None else current_rows(prepared.spec, handle.metadata, records)
+    )
     return len(plan.recorded_rows.computed | current) < plan.physical_rows
 
 
 def _stale_rows(
-    context: RoundContext, history: ValueHistory, plan: FragmentPlan, *, with_nulls: bool, but_selected: bool
+    context: RoundContext,
+    history: ValueHistory,
+    plan: FragmentPlan,
+    *,
+    with_nulls: bool,
+    but_selected: bool,
 ) -> OutOfDate:
     """Returns the rows of a fragment with an outdated value."""
     spec, within = context.spec, plan.rows(history)

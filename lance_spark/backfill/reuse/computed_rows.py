@@ -24,7 +24,13 @@ import pyarrow.compute as pc
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quote_text, read_intact_rows
+from lance_spark.jobs.tables import (
+    SystemTable,
+    append_rows,
+    delete_rows,
+    quote_text,
+    read_intact_rows,
+)
 from lance_spark.rows.row_set import RowSet
 
 logger = logging.getLogger(__name__)
@@ -121,7 +127,9 @@ class Records:
 
     def __reduce__(self) -> tuple[Callable[[bytes], Records], tuple[bytes]]:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        with pa.ipc.new_stream(
+            sink, self._rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as writer:
             writer.write_table(self._rows)
             writer.write_table(self._values)
         return _records_of, (sink.getvalue().to_pybytes(),)
@@ -145,15 +153,22 @@ class Records:
         `sources` are the present digests of the inputs, by fragment.
         """
         rows = self._rows.filter(pc.field("key") == key)
-        inputs = zip(rows["fragment_id"].to_numpy().tolist(), rows["source"].to_pylist(), strict=True)
-        rows = rows.filter(pa.array([sources.get(number) != source for number, source in inputs], pa.bool_()))
+        inputs = zip(
+            rows["fragment_id"].to_numpy().tolist(), rows["source"].to_pylist(), strict=True
+        )
+        rows = rows.filter(
+            pa.array([sources.get(number) != source for number, source in inputs], pa.bool_())
+        )
         return list(_usable(rows, (0, len(rows))))
 
     def of(self, fragment_id: int) -> list[FragmentRecord]:
         """Returns the records of a fragment, the newest commit first."""
         latest = self._latest
         if latest is None or latest[0] != fragment_id:
-            latest = self._latest = fragment_id, list(_usable(self._rows, self._spans.get(fragment_id)))
+            latest = self._latest = (
+                fragment_id,
+                list(_usable(self._rows, self._spans.get(fragment_id))),
+            )
         return latest[1]
 
     def values_of(self, fragment_id: int) -> Iterator[FragmentRecord]:
@@ -184,7 +199,9 @@ class Records:
         return [
             older
             for older in self.of(record.fragment_id)
-            if older.job_id and older.key == record.key and older.table_version <= record.table_version
+            if older.job_id
+            and older.key == record.key
+            and older.table_version <= record.table_version
         ]
 
     def superseded(self) -> Iterator[FragmentRecord]:
@@ -194,7 +211,10 @@ class Records:
             newer_own: dict[str, RowSet] = {}
             for record in self.of(fragment_id):
                 identity = record.key, record.source, record.physical_rows
-                rows, own = newer_rows.get(identity, RowSet.empty()), newer_own.get(record.key, RowSet.empty())
+                rows, own = (
+                    newer_rows.get(identity, RowSet.empty()),
+                    newer_own.get(record.key, RowSet.empty()),
+                )
                 if record.computed <= rows and (not record.job_id or record.computed <= own):
                     yield record
                 newer_rows[identity] = rows | record.computed
@@ -243,7 +263,9 @@ def _usable(rows: pa.Table, span: tuple[int, int] | None) -> Iterator[FragmentRe
         try:
             record = _intact(record_id, row)
         except ValueError as error:
-            logger.warning("A record of fragment %s is damaged and not used: %s", row["fragment_id"], error)
+            logger.warning(
+                "A record of fragment %s is damaged and not used: %s", row["fragment_id"], error
+            )
             continue
         if record_id not in record_ids:
             record_ids.add(record_id)
@@ -293,7 +315,11 @@ class RecordStore:
         if not records:
             return
         try:
-            append_rows(self.ref, RECORDS, pa.Table.from_pylist(list(map(_row, records)), schema=RECORDS.schema))
+            append_rows(
+                self.ref,
+                RECORDS,
+                pa.Table.from_pylist(list(map(_row, records)), schema=RECORDS.schema),
+            )
         except TableUnreadableError as error:
             logger.warning("what was computed is not recorded: %s", error)
 
@@ -309,7 +335,9 @@ class RecordStore:
         rows, damaged = read_intact_rows(self.ref, RECORDS, f"column IN ({', '.join(names)})")
         for file in damaged:
             path = f"{self.ref.uri}/{RECORDS.name}/{file.path}"
-            logger.warning("The file %s is damaged, and its records are not used: %s", path, file.reason)
+            logger.warning(
+                "The file %s is damaged, and its records are not used: %s", path, file.reason
+            )
         return Records(rows.drop_null())
 
     def compact(

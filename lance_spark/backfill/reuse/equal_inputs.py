@@ -15,7 +15,13 @@ from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.errors import UnsupportedOperationError, panics_as_errors
 from lance_spark.jobs.tables import quote_text
 from lance_spark.read.filtering import as_filter_error
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import (
+    ROW_ADDRESS,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 from lance_spark.types.fields import is_blob, quote_identifier, requested_columns
 from udf_runtime import UDF
@@ -46,7 +52,9 @@ def find_indexed_input(spec: BackfillSpec, dataset: lance.LanceDataset) -> str |
         for index in dataset.describe_indices()
         if len(index.field_names) == 1 and index.index_type.upper() in _INDEX_TYPES
     }
-    return next((name for name in spec.input_names if name in indexed and _is_key(dataset, name)), None)
+    return next(
+        (name for name in spec.input_names if name in indexed and _is_key(dataset, name)), None
+    )
 
 
 def check_equal_inputs(spec: BackfillSpec, udf: UDF, dataset: lance.LanceDataset) -> None:
@@ -129,12 +137,17 @@ class EqualInputs:
             for batch in self._scan(names, f"{quote_identifier(self._key)} IN ({', '.join(keys)})"):
                 addresses = batch.column(ROW_ADDRESS).to_numpy()
                 parts = [
-                    first + np.flatnonzero(np.isin(offsets_of(addresses[first:end]), self._computed(number).to_numpy()))
+                    first
+                    + np.flatnonzero(
+                        np.isin(offsets_of(addresses[first:end]), self._computed(number).to_numpy())
+                    )
                     for number, first, end in runs_of(fragments_of(addresses))
                 ]
                 rows: Any = pa.array(np.concatenate([np.arange(0), *parts]))
                 arrays = [batch.column(name).take(rows) for name in names]
-                yield pa.RecordBatch.from_arrays(arrays, names=[str(number) for number in range(len(arrays))])
+                yield pa.RecordBatch.from_arrays(
+                    arrays, names=[str(number) for number in range(len(arrays))]
+                )
 
     def _scan(self, names: Sequence[str], text: str) -> Iterator[pa.RecordBatch]:
         try:

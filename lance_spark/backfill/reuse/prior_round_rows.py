@@ -119,9 +119,13 @@ class FollowUp(FirstRound):
         """Returns the fragments of the first version with the same input files."""
         return self.unchanged if version == self.snapshot_version else ()
 
-    def prior_rows(self, spec: BackfillSpec, fragment: FragmentMetadata, finder: ValueFinder) -> PriorRoundRows:
+    def prior_rows(
+        self, spec: BackfillSpec, fragment: FragmentMetadata, finder: ValueFinder
+    ) -> PriorRoundRows:
         """Returns the results of earlier rounds; for each row the newest result."""
-        results = self._covered_rows(finder.origins(self.snapshot_version).of(fragment), fragment.id)
+        results = self._covered_rows(
+            finder.origins(self.snapshot_version).of(fragment), fragment.id
+        )
         target = target_files(spec, fragment)
         for version in spec.bases:
             for origin in finder.origins(version).of(fragment).origins:
@@ -134,7 +138,9 @@ class FollowUp(FirstRound):
                 rows = (own.computed | own.failed) - results.attempted
                 if rows:
                     changed = finder.changed(version, fragment, origin, rows)
-                    in_place = origin.fragment.id == fragment.id and len(target) == 1 and target <= files
+                    in_place = (
+                        origin.fragment.id == fragment.id and len(target) == 1 and target <= files
+                    )
                     results.add(own, rows, changed, in_place=in_place)
         if self.on_stale == "null":
             results.nulled = results.changed

@@ -36,7 +36,15 @@ MAX_COST = 1_000_000
 The transaction of a version counts as much as 1,000 fragments.
 """
 
-_KEEPS_VALUES = ("BaseOperation", "CreateIndex", "Delete", "Project", "ReserveFragments", "Rewrite", "UpdateConfig")
+_KEEPS_VALUES = (
+    "BaseOperation",
+    "CreateIndex",
+    "Delete",
+    "Project",
+    "ReserveFragments",
+    "Rewrite",
+    "UpdateConfig",
+)
 """Operations that keep the values of every remaining row."""
 
 
@@ -87,7 +95,11 @@ class Ancestry:
     """
 
     def __init__(
-        self, dataset: lance.LanceDataset, open_version: Callable[[int], lance.LanceDataset | None], *, bound_at: int
+        self,
+        dataset: lance.LanceDataset,
+        open_version: Callable[[int], lance.LanceDataset | None],
+        *,
+        bound_at: int,
     ) -> None:
         """Takes the latest version. The walk ends at version `bound_at`."""
         self.end: Literal["first version", "UDF bound", "cleaned up"] = "cleaned up"
@@ -127,7 +139,9 @@ class Ancestry:
                 cost += len(dataset.fragment_ids())
                 base = self._open(at) if at and cost <= MAX_COST else None
                 lineage = Lineage(dataset, at, dataset.version, changes)
-                yield Step(base=base, lineage=lineage, is_gap=stretch.is_gap, inputs_at=stretch.inputs_at)
+                yield Step(
+                    base=base, lineage=lineage, is_gap=stretch.is_gap, inputs_at=stretch.inputs_at
+                )
                 if base is None:
                     return
                 stretch = _Stretch()
@@ -157,7 +171,11 @@ class RoundContext:
     @functools.cached_property
     def records(self) -> Records:
         """Records of the column's earlier results."""
-        return RecordStore(self.spec.snapshot).load(self.spec.column) if self._records is None else self._records
+        return (
+            RecordStore(self.spec.snapshot).load(self.spec.column)
+            if self._records is None
+            else self._records
+        )
 
     @functools.cached_property
     def checkpoints(self) -> Mapping[str, Sequence[CheckpointEntry]]:
@@ -280,7 +298,9 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
     return frozenset(file.partition(":")[0] for file in files_of(fragment, spec.target_ids))
 
 
-def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
+def fitting_records(
+    spec: BackfillSpec, fragment: FragmentMetadata, records: Records
+) -> Iterator[FragmentRecord]:
     """Yields the records of values of this UDF, computed from a fragment's current inputs.
 
     Rows of this job, or of a job that it resumes, have their job.
@@ -330,7 +350,9 @@ def current_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Record
     """Returns rows of a fragment whose values of other writers are recorded as up to date."""
     rows = RowSet.empty()
     for record in records.values_of(fragment.id):
-        if record.target_file == _values_digest(spec, fragment) and record.source == _inputs_digest(spec, fragment):
+        if record.target_file == _values_digest(spec, fragment) and record.source == _inputs_digest(
+            spec, fragment
+        ):
             rows |= record.computed
     return rows
 
@@ -366,7 +388,9 @@ def _inputs_digest(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
 def _values_digest(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
     """Returns the identity of the values and the live rows of a fragment."""
     deletions = None if fragment.deletion_file is None else fragment.deletion_file.asdict()
-    return source_digest((*files_of(fragment, spec.target_ids), str(fragment.physical_rows), str(deletions)))
+    return source_digest(
+        (*files_of(fragment, spec.target_ids), str(fragment.physical_rows), str(deletions))
+    )
 
 
 def computed_once(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:

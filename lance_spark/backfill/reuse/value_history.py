@@ -21,7 +21,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.round_context import RoundContext, Step, source_of, target_files
-from lance_spark.commit.conflicts.identity import FragmentIdentity, field_identities, fragment_identity
+from lance_spark.commit.conflicts.identity import (
+    FragmentIdentity,
+    field_identities,
+    fragment_identity,
+)
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import Origin, Origins
@@ -63,7 +67,9 @@ class ValueHistory:
         self.spec = context.spec
         self.rows = rows
         names = {column for _, column in context.spec.outputs}
-        self._targets = [column for column in field_identities(rows.dataset.lance_schema) if column.name in names]
+        self._targets = [
+            column for column in field_identities(rows.dataset.lance_schema) if column.name in names
+        ]
         self._origins: dict[int, Origins] = {}
 
     def judge(self, fragment: FragmentMetadata, suspects: RowSet) -> OutOfDate:
@@ -86,7 +92,8 @@ class ValueHistory:
                 run.find_stale(run.left)
         run.find_stale(run.left & run.differing)
         return OutOfDate(
-            stale=run.stale, unverified=run.lost | self._without_record(fragment, run.left | run.suspended)
+            stale=run.stale,
+            unverified=run.lost | self._without_record(fragment, run.left | run.suspended),
         )
 
     def _follow(self, run: _Followed, fragment: FragmentMetadata, number: int, step: Step) -> None:
@@ -109,11 +116,18 @@ class ValueHistory:
                 continue
             run.compared.add(identity)
             try:
-                followed = rows - functools.reduce(operator.or_, run.written.values(), RowSet.empty())
+                followed = rows - functools.reduce(
+                    operator.or_, run.written.values(), RowSet.empty()
+                )
                 same_valued = rows - self._written(step.base, origin, fragment, followed)
                 changed = origins.changed(fragment, origin, same_valued)
             except TableUnreadableError as error:
-                _LOG.warning("values of version %s of %s are not compared: %s", step.base.version, step.base.uri, error)
+                _LOG.warning(
+                    "values of version %s of %s are not compared: %s",
+                    step.base.version,
+                    step.base.uri,
+                    error,
+                )
                 run.lose(rows)
                 continue
             if step.is_gap:
@@ -123,22 +137,32 @@ class ValueHistory:
             run.find_written(rows - same_valued, step)
             self._decide_by_records(run, origin.fragment, origin.mapping)
 
-    def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
+    def _written(
+        self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet
+    ) -> RowSet:
         """Returns the rows with another value in the older version."""
         mapping = origin.mapping.restrict_to(rows)
-        flags = changed_rows(SnapshotRows(base), origin.fragment.id, self.rows, fragment.id, mapping, self._targets)
+        flags = changed_rows(
+            SnapshotRows(base), origin.fragment.id, self.rows, fragment.id, mapping, self._targets
+        )
         return RowSet.of(mapping.new[flags])
 
-    def _decide_by_records(self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None) -> None:
+    def _decide_by_records(
+        self, run: _Followed, fragment: FragmentMetadata, moved: RowMapping | None
+    ) -> None:
         """Decides about rows with a recorded value file."""
         files = target_files(self.spec, fragment)
         for record in self._context.records.of(fragment.id) if run.left and len(files) == 1 else ():
             if record.physical_rows != fragment.physical_rows or record.target_file not in files:
                 continue
-            computed = run.left & (record.computed if moved is None else moved.new_rows(record.computed))
+            computed = run.left & (
+                record.computed if moved is None else moved.new_rows(record.computed)
+            )
             if record.key != self.spec.key.digest and not record.is_of_load:
                 run.find_stale(computed)
-            elif record.key == self.spec.key.digest and record.source == source_of(self.spec, fragment):
+            elif record.key == self.spec.key.digest and record.source == source_of(
+                self.spec, fragment
+            ):
                 run.decide(computed)
 
     def _without_record(self, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
@@ -161,7 +185,9 @@ class ValueHistory:
         if not records.has_udf_values:
             return math.inf
         handles = ((number, head.fragment(number)) for number in sorted(records.fragment_ids))
-        numbers = (number for number, handle in handles if handle is None or handle.metadata.num_deletions)
+        numbers = (
+            number for number, handle in handles if handle is None or handle.metadata.num_deletions
+        )
         return next(numbers, math.inf)
 
     def _identity(self, fragment: FragmentMetadata) -> FragmentIdentity:
@@ -202,12 +228,16 @@ class _Followed:
         if step.inputs_at is None:
             self.decide(rows)
         else:
-            self.written[step.inputs_at] = self.written.get(step.inputs_at, RowSet.empty()) | (self.left & rows)
+            self.written[step.inputs_at] = self.written.get(step.inputs_at, RowSet.empty()) | (
+                self.left & rows
+            )
 
     def decide_written(self, step: Step | None) -> None:
         """Decides about rows with compared inputs; without a step about all rows."""
         for version, rows in [*self.written.items()]:
-            if step is None or (step.base is not None and not step.is_gap and step.base.version < version):
+            if step is None or (
+                step.base is not None and not step.is_gap and step.base.version < version
+            ):
                 self.decide(rows)
             elif step.base is None or step.is_gap:
                 self.lose(rows)

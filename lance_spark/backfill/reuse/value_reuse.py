@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
+from lance_spark.backfill.reuse.round_context import (
+    RoundContext,
+    done_rows,
+    fitting_records,
+    source_of,
+)
 from lance_spark.backfill.reuse.stored_reference import StoredReference
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
@@ -92,7 +97,9 @@ class ReusedValues:
 class ValueFinder:
     """Finds values for rows of the version of a round, except values in `missing_files`."""
 
-    def __init__(self, context: RoundContext, rows: SnapshotRows, *, in_checkpoints: bool = True) -> None:
+    def __init__(
+        self, context: RoundContext, rows: SnapshotRows, *, in_checkpoints: bool = True
+    ) -> None:
         """With `in_checkpoints`, checkpoints and files without a commit may have values."""
         self.missing_files: set[str] = set()
         self._in_checkpoints = in_checkpoints
@@ -111,7 +118,9 @@ class ValueFinder:
         records are outdated.
         """
         results = FragmentRows()
-        for older, mapping in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
+        for older, mapping in self._compacted(
+            fragment, (*self._spec.input_ids, *self._spec.target_ids)
+        ):
             results |= done_rows(self._spec, older, self._context.records).mapped(mapping)
         return results
 
@@ -154,10 +163,14 @@ class ValueFinder:
         if version not in self._origins:
             base, lineage = self._context.base(version), self._context.lineage(version)
             unchanged = self._spec.prior_rounds.unchanged_at(version)
-            self._origins[version] = Origins(base, self._rows, lineage, self._spec.inputs, unchanged=unchanged)
+            self._origins[version] = Origins(
+                base, self._rows, lineage, self._spec.inputs, unchanged=unchanged
+            )
         return self._origins[version]
 
-    def changed(self, version: int, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
+    def changed(
+        self, version: int, fragment: FragmentMetadata, origin: Origin, rows: RowSet
+    ) -> RowSet:
         """Returns the subset of rows whose inputs have changed or could not be compared."""
         try:
             return self.origins(version).changed(fragment, origin, rows)
@@ -182,11 +195,18 @@ class ValueFinder:
         return self._own[key]
 
     def _reuse(
-        self, reused: ReusedValues, fragment: FragmentMetadata, missing_rows: RowSet, *, any_job: bool
+        self,
+        reused: ReusedValues,
+        fragment: FragmentMetadata,
+        missing_rows: RowSet,
+        *,
+        any_job: bool,
     ) -> RowSet:
         """Adds values from all fragments of the missing rows, and returns the missing rows."""
         missing_rows = self._reuse_from(reused, fragment, None, missing_rows, any_job=any_job)
-        for older, mapping in self._compacted(fragment, self._spec.input_ids) if missing_rows else ():
+        for older, mapping in (
+            self._compacted(fragment, self._spec.input_ids) if missing_rows else ()
+        ):
             missing_rows = self._reuse_from(reused, older, mapping, missing_rows, any_job=any_job)
         for version in self._spec.bases:
             if not missing_rows:
@@ -212,7 +232,9 @@ class ValueFinder:
         any_job: bool,
     ) -> RowSet:
         """Adds values of a fragment of any version, and returns the missing rows."""
-        for file, computed in self._serving_files(fragment, any_job=any_job) if missing_rows else ():
+        for file, computed in (
+            self._serving_files(fragment, any_job=any_job) if missing_rows else ()
+        ):
             missing_rows -= self._reuse_file(reused, file, computed, moved, missing_rows)
             if not missing_rows:
                 break
@@ -251,10 +273,14 @@ class ValueFinder:
             with panics_as_errors():
                 return read_marks(self._session, file).rows
         except (OSError, ValueError, RuntimeError) as error:
-            _LOG.warning("the marks of computed NULLs of the column file %s are not used: %s", file, error)
+            _LOG.warning(
+                "the marks of computed NULLs of the column file %s are not used: %s", file, error
+            )
             return RowSet.empty()
 
-    def _serving_files(self, fragment: FragmentMetadata, *, any_job: bool) -> Iterator[tuple[str, RowSet]]:
+    def _serving_files(
+        self, fragment: FragmentMetadata, *, any_job: bool
+    ) -> Iterator[tuple[str, RowSet]]:
         """Yields the column files of whole fragments that may serve, with their rows."""
         for file, job_id, rows in self._results(fragment):
             if self._spec.row_selector.is_served_by(job_id):
@@ -269,21 +295,35 @@ class ValueFinder:
         """
         entries = [entry for entry in self._entries(source) if entry.kind == "values"]
         if not any_job:
-            entries = [entry for entry in entries if self._spec.row_selector.is_served_by(entry.job_id)]
+            entries = [
+                entry for entry in entries if self._spec.row_selector.is_served_by(entry.job_id)
+            ]
         return sorted(entries, key=lambda entry: entry.job_id != self._spec.job_id)
 
     def _reuse_checkpoint(
-        self, reused: ReusedValues, entry: CheckpointEntry, source: str, moved: RowMapping | None, missing_rows: RowSet
+        self,
+        reused: ReusedValues,
+        entry: CheckpointEntry,
+        source: str,
+        moved: RowMapping | None,
+        missing_rows: RowSet,
     ) -> RowSet:
         """Adds values of a batch's checkpoint, and returns their rows."""
         if moved is None:
             rows = missing_rows & RowSet.span(entry.start, entry.stop)
         else:
-            rows = missing_rows & RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
+            rows = missing_rows & RowSet.of(
+                moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))]
+            )
         if not rows or entry.path in self.missing_files:
             return RowSet.empty()
         piece = CheckpointPiece(
-            offsets=rows.to_numpy(), entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store
+            offsets=rows.to_numpy(),
+            entry=entry,
+            key=self._spec.key,
+            source=source,
+            moved=moved,
+            store=self._store,
         )
         takes_nulls = self._spec.row_selector.is_served_by(entry.job_id)
         # Otherwise the name is enough, and the checkpoint is read once, with its values.
@@ -299,7 +339,12 @@ class ValueFinder:
         return rows
 
     def _reuse_file(
-        self, reused: ReusedValues, file: str, computed: RowSet, moved: RowMapping | None, missing_rows: RowSet
+        self,
+        reused: ReusedValues,
+        file: str,
+        computed: RowSet,
+        moved: RowMapping | None,
+        missing_rows: RowSet,
     ) -> RowSet:
         """Adds values of a column file, and returns their rows."""
         # Blobs of an uncommitted file are unreadable. Their values are in checkpoints.
@@ -315,7 +360,9 @@ class ValueFinder:
         outputs = self._outputs_in(file) if len(offsets) else None
         if outputs is None:
             return RowSet.empty()
-        reused.pieces.append(FilePiece(offsets=offsets, at=at, file=file, outputs=outputs, session=self._session))
+        reused.pieces.append(
+            FilePiece(offsets=offsets, at=at, file=file, outputs=outputs, session=self._session)
+        )
         return RowSet.of(offsets)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
@@ -330,9 +377,15 @@ class ValueFinder:
             reference = StoredReference.of(self._store.read_reference(entry, spec.key, source))
             if reference is not None:
                 rows = reference.rows
-                own = FragmentRows(computed=rows.own, nulls=rows.nulls & rows.own, failed=rows.failed)
+                own = FragmentRows(
+                    computed=rows.own, nulls=rows.nulls & rows.own, failed=rows.failed
+                )
                 yield reference.data_file, entry.job_id, own
-                yield reference.data_file, "", FragmentRows(computed=rows.computed, nulls=rows.nulls)
+                yield (
+                    reference.data_file,
+                    "",
+                    FragmentRows(computed=rows.computed, nulls=rows.nulls),
+                )
 
     def _entries(self, source: str) -> Sequence[CheckpointEntry]:
         """Returns the checkpoints of a fragment."""
@@ -372,7 +425,9 @@ class ValueFinder:
             with panics_as_errors():
                 fields = list(self._session.open_reader(f"data/{file}").metadata().schema)
         except (OSError, ValueError, RuntimeError) as error:
-            _LOG.warning("the column file %s is not used, and its rows are computed again: %s", file, error)
+            _LOG.warning(
+                "the column file %s is not used, and its rows are computed again: %s", file, error
+            )
             return None
         names = {_identity(field): field.name for field in fields}
         pairs = zip(spec.outputs, spec.targets.schema, strict=True)
@@ -385,10 +440,18 @@ def _column_file(fragment: FragmentMetadata, field_ids: Sequence[int]) -> str | 
     files = [file for file in fragment.files if not set(field_ids).isdisjoint(file.fields)]
     # A newer file has the fields with negative ids. A file with a base belongs to another table.
     is_own = len(files) == 1 and files[0].base_id is None
-    return path_of(files[0]) if is_own and all(field < 0 or field in field_ids for field in files[0].fields) else None
+    return (
+        path_of(files[0])
+        if is_own and all(field < 0 or field in field_ids for field in files[0].fields)
+        else None
+    )
 
 
 def _identity(field: pa.Field[Any]) -> object:
     """Returns the identity of a column in a file: its token and output field, or its name."""
     metadata = field.metadata or {}
-    return (metadata[TOKEN_KEY], metadata.get(OUTPUT_KEY.encode())) if TOKEN_KEY in metadata else field.name
+    return (
+        (metadata[TOKEN_KEY], metadata.get(OUTPUT_KEY.encode()))
+        if TOKEN_KEY in metadata
+        else field.name
+    )

@@ -49,7 +49,9 @@ class StopRequest:
     def of(spec: BackfillSpec) -> StopRequest:
         """Returns the request for the tasks of a job."""
         path = f"jobs/{spec.staging.job_id}/stop"
-        return StopRequest(objects=objects_beside(spec.home), path=path, next_look=time.monotonic() + _LOOK_S)
+        return StopRequest(
+            objects=objects_beside(spec.home), path=path, next_look=time.monotonic() + _LOOK_S
+        )
 
     def make(self) -> None:
         """Requests the end of the job's tasks. Runs on the driver.
@@ -78,7 +80,12 @@ class Allowance:
     """
 
     def __init__(
-        self, limits: TaskLimits, udf: UDF, rows: int, stop: Callable[[], bool], clock: Callable[[], float] = time.time
+        self,
+        limits: TaskLimits,
+        udf: UDF,
+        rows: int,
+        stop: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Takes limits, the physical rows of the task's ranges, and a look for a stop request."""
         self.is_over = False
@@ -100,7 +107,9 @@ class Allowance:
         if isinstance(self._udf.cost, (int, float)):
             self._cost += recovered * self._udf.cost
 
-    def within(self, batches: Iterator[pa.RecordBatch], taken: deque[Addresses]) -> Iterator[pa.RecordBatch]:
+    def within(
+        self, batches: Iterator[pa.RecordBatch], taken: deque[Addresses]
+    ) -> Iterator[pa.RecordBatch]:
         """Yields batches for the UDF until the allowance is over; the last batch may be a part.
 
         `taken` has the row addresses of each batch after its read.
@@ -125,7 +134,10 @@ class Allowance:
         """
         with self._settling:
             calls, cost = self._calls, self._cost
-            spent = {"spent_calls": calls - self._settled_calls, "spent_cost": cost - self._settled_cost}
+            spent = {
+                "spent_calls": calls - self._settled_calls,
+                "spent_cost": cost - self._settled_cost,
+            }
             self._settled_calls, self._settled_cost = calls, cost
             return spent
 
@@ -159,7 +171,14 @@ class Allowance:
             total = np.cumsum(costs)
             if limits.cost is not None:
                 # A share of a budget is a quotient, and a sum of costs has rounding errors.
-                rows = min(rows, int(np.searchsorted(total, (limits.cost - self._cost) * (1 + 1e-12), side="right")))
+                rows = min(
+                    rows,
+                    int(
+                        np.searchsorted(
+                            total, (limits.cost - self._cost) * (1 + 1e-12), side="right"
+                        )
+                    ),
+                )
             self._cost += float(total[rows - 1]) if rows else 0.0
         self._calls += rows
         self._rest -= rows

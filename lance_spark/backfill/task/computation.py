@@ -135,7 +135,9 @@ class CheckpointBuffer:
         offsets = pa.array(np.concatenate([part[0] for part in parts]))
         values = pa.concat_arrays([part[1] for part in parts])
         parts.clear()
-        self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
+        self._store.write(
+            self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values
+        )
         self.seconds += time.perf_counter() - began
 
 
@@ -180,7 +182,9 @@ class ErrorLog:
     def add_failure(self, failure: RowFailure, offset: int) -> None:
         """Adds a failed row. `offset` is its physical position."""
         fields = {name: getattr(failure, name) for name in _DEFAULTS}
-        self.add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
+        self.add(
+            self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields
+        )
 
     def add_error(self, error: Exception, offset: int | None) -> None:
         """Adds the exception that ended the range. `offset` is its row's position, if known."""
@@ -192,7 +196,13 @@ class ErrorLog:
         self.add(self._fragment_id, offset, type_of(error), message, trace, **fields)
 
     def add(
-        self, fragment_id: int, offset: int | None, error_type: str, message: str, trace: str, **more: str | int
+        self,
+        fragment_id: int,
+        offset: int | None,
+        error_type: str,
+        message: str,
+        trace: str,
+        **more: str | int,
     ) -> None:
         """Adds an error. An error without an offset ended the work on a fragment."""
         spec = self._spec
@@ -234,11 +244,15 @@ class ErrorLog:
             if records:
                 append_rows(table, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
         except OSError as error:
-            _LOG.warning("%s error records of %s could not be written: %s", len(records), table.uri, error)
+            _LOG.warning(
+                "%s error records of %s could not be written: %s", len(records), table.uri, error
+            )
         else:
             if len(_written_ids) > _MOST_WRITTEN_IDS:
                 _written_ids.clear()
-            _written_ids.update(record["error_id"] for record in records if record["row_address"] is None)
+            _written_ids.update(
+                record["error_id"] for record in records if record["row_address"] is None
+            )
 
 
 def fail_ranges(
@@ -247,7 +261,9 @@ def fail_ranges(
     """Returns the outcomes of ranges after an error at their start, and records the error."""
     if not _is_late(error):
         trace = "".join(traceback.format_exception(error))
-        record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
+        record_ranges(
+            spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace
+        )
     return [
         RangeOutcome(
             fragment_id=task_range.fragment_id,
@@ -282,7 +298,9 @@ def _is_late(error: Exception) -> bool:
 
 def type_of(error: Exception) -> str:
     """Returns the qualified name of an error's class, or of the exception class of a UDF."""
-    return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
+    return (
+        getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +351,9 @@ class Computation:
         seconds: Time per stage.
     """
 
-    def __init__(self, spec: BackfillSpec, work: FragmentWork, checkpoints: CheckpointBuffer) -> None:
+    def __init__(
+        self, spec: BackfillSpec, work: FragmentWork, checkpoints: CheckpointBuffer
+    ) -> None:
         self.errors = ErrorLog(spec, work.fragment_id)
         self.calls = 0
         self.deduplicated = 0
@@ -381,9 +401,17 @@ class Computation:
         """Adds the facts of a batch's calls. A batch of several ranges counts in the first."""
         self.retries += result.retries
         self.deduplicated += result.deduplicated
-        self.batch_rows = result.batch_rows or self.batch_rows  # a batch without a call has no number
+        self.batch_rows = (
+            result.batch_rows or self.batch_rows
+        )  # a batch without a call has no number
 
-    def add(self, policy: ErrorPolicy, chunk: Chunk, failures: Sequence[tuple[RowFailure, int]], own: RowSet) -> None:
+    def add(
+        self,
+        policy: ErrorPolicy,
+        chunk: Chunk,
+        failures: Sequence[tuple[RowFailure, int]],
+        own: RowSet,
+    ) -> None:
         """Adds the values of a batch. Failed rows, given with their positions, are NULL.
 
         Rows of `own`, the rows of earlier rounds, count as recomputed.
@@ -408,7 +436,11 @@ class Computation:
             self._checkpoints.join()
         except Exception:  # noqa: BLE001 - a failed write of the range must not end the task
             _LOG.exception("what was computed before the error is lost")
-        offset = getattr(error, "row", None) if isinstance(error, ValueConversionError) else self.failed_offset
+        offset = (
+            getattr(error, "row", None)
+            if isinstance(error, ValueConversionError)
+            else self.failed_offset
+        )
         self.errors.add_error(error, offset)
         self.errors.write()
         return offset
@@ -418,7 +450,9 @@ class Computation:
     ) -> None:
         failures = [entry for entry in without_value if entry[0].outcome != "unavailable"]
         if len(failures) < len(without_value):
-            reason = next(failure.message for failure, _ in without_value if failure.outcome == "unavailable")
+            reason = next(
+                failure.message for failure, _ in without_value if failure.outcome == "unavailable"
+            )
             self.service_error = ServiceUnavailableError(udf=self._udf_name, reason=reason)
         for failure, position in failures:
             self.skipped += failure.outcome == "skipped"

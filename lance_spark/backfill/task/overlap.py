@@ -35,7 +35,9 @@ class ReadAhead(Generic[T]):
         self._room = threading.Semaphore(depth)
         self._ready: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, args=(items,), name="lance-spark-read", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(items,), name="lance-spark-read", daemon=True
+        )
         self._thread.start()
 
     def take(self) -> T:
@@ -97,7 +99,9 @@ class WriteRoom:
     def _has_room(self, nbytes: int) -> bool:
         if self._pending < self._count:
             return True
-        return self._pending < self._small_count and self._pending_bytes + nbytes <= self._small_bytes
+        return (
+            self._pending < self._small_count and self._pending_bytes + nbytes <= self._small_bytes
+        )
 
 
 class WriteBehind:
@@ -156,7 +160,9 @@ class WriteLanes:
 
 def task_lanes(staging: Staging) -> WriteLanes:
     """Returns the threads for the files of a task."""
-    room = WriteRoom(_WRITES_BEHIND, small_count=_SMALL_WRITES_BEHIND, small_bytes=_SMALL_WRITE_BYTES)
+    room = WriteRoom(
+        _WRITES_BEHIND, small_count=_SMALL_WRITES_BEHIND, small_bytes=_SMALL_WRITE_BYTES
+    )
     # A file system answers sooner than another thread.
     return WriteLanes(1 if is_local(staging.uri) else staging.open_files, room)
 

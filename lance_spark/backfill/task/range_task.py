@@ -100,7 +100,11 @@ class SelectedRows:
     def before(self, stop: int) -> SelectedRows:
         """Returns the rows before a row, without the pieces of their values."""
         span = RowSet.span(0, stop)
-        rows = {field.name: getattr(self, field.name) & span for field in fields(self) if field.name != "served"}
+        rows = {
+            field.name: getattr(self, field.name) & span
+            for field in fields(self)
+            if field.name != "served"
+        }
         return SelectedRows(served=ReusedValues(rows=self.served.rows & span), **rows)
 
 
@@ -126,7 +130,9 @@ class RangeRun(ABC):
         finish: Receives the outcome as soon as the range is written, in any thread of the task.
     """
 
-    def __init__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles) -> None:
+    def __init__(
+        self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles
+    ) -> None:
         self.finish: FinishOutcome = _keep_outcome
         spec = context.spec
         self._context = context
@@ -137,7 +143,9 @@ class RangeRun(ABC):
         self._rows = SnapshotRows(spec.snapshot.open())
         self._fragment = self._rows.existing_fragment(work.fragment_id)
         self._source = source_of(spec, self._fragment.metadata)
-        self._checkpoints = CheckpointBuffer(spec, context.store, self._source, writes=Writes(writer))
+        self._checkpoints = CheckpointBuffer(
+            spec, context.store, self._source, writes=Writes(writer)
+        )
         self._computation = Computation(spec, work, self._checkpoints)
         self._finder = ValueFinder(context, self._rows, in_checkpoints=work.has_checkpoints)
         self._lengths = LengthEnforcer(spec.targets.schema)
@@ -184,7 +192,9 @@ class RangeRun(ABC):
                 # A file of another, now ended job. The next pass finds own values in checkpoints.
                 missing_files = self._finder.missing_files
                 if error.file in missing_files or len(missing_files) >= _MOST_MISSING:
-                    raise TableUnreadableError(self._spec.snapshot.uri, str(error), hint=_HINT) from error
+                    raise TableUnreadableError(
+                        self._spec.snapshot.uri, str(error), hint=_HINT
+                    ) from error
                 _LOG.warning("%s; its values are looked for elsewhere", error)
                 self._checkpoints.flush()
                 self._checkpoints.join()
@@ -241,7 +251,11 @@ class RangeRun(ABC):
             failed = computation.failed & rows.span
             candidates = selected - failed
             reused_values = self._find(rows, candidates)
-            if self._work.assembles and not self._has_refreshed and not candidates <= reused_values.rows:
+            if (
+                self._work.assembles
+                and not self._has_refreshed
+                and not candidates <= reused_values.rows
+            ):
                 # Another job may have committed the values of checkpoints, and deleted these.
                 self._search_again(self._finder.missing_files)
                 reused_values = self._find(rows, candidates)
@@ -300,7 +314,9 @@ class RangeRun(ABC):
             if spec.targets.blobs:
                 self._checkpoints.flush()
             # The snapshot belongs to this thread.
-            known_nulls = self._finder.known_nulls(self._fragment.metadata, computed - failed - self._done.nulls)
+            known_nulls = self._finder.known_nulls(
+                self._fragment.metadata, computed - failed - self._done.nulls
+            )
             close = functools.partial(self._close_file, file, writes, computed, failed, known_nulls)
             return self._writer.submit(close, self._written_bytes)
         except BaseException:
@@ -313,14 +329,21 @@ class RangeRun(ABC):
         return self._complete(replace(self._without_effect(), complete=True))
 
     def _close_file(
-        self, file: ColumnFile, writes: Writes, computed: RowSet, failed: RowSet, known_nulls: RowSet
+        self,
+        file: ColumnFile,
+        writes: Writes,
+        computed: RowSet,
+        failed: RowSet,
+        known_nulls: RowSet,
     ) -> RangeOutcome:
         """Finishes the column file in the writing thread."""
         try:
             writes.join()
             rows = self._known_rows(computed, failed | (file.given - computed))
             with self._computation.timed("write"):
-                file.mark_nulls(NullMarks(rows=rows.nulls, new=rows.nulls - self._done.nulls - known_nulls))
+                file.mark_nulls(
+                    NullMarks(rows=rows.nulls, new=rows.nulls - self._done.nulls - known_nulls)
+                )
                 closed_file = file.close()
         except BaseException:
             self._files.end_attempt()
@@ -386,7 +409,9 @@ class RangeRun(ABC):
         outcome = replace(self._outcome(), stop=stop, left=left)
         if not finished.rows:
             return outcome
-        return replace(outcome, selected=finished.rows, failed=finished.failed | self._computation.failed)
+        return replace(
+            outcome, selected=finished.rows, failed=finished.failed | self._computation.failed
+        )
 
     def _leave_to_join(self, selection: Selection) -> Future[RangeOutcome]:
         """Selects rows, and leaves rows without values in checkpoints to a join."""
@@ -420,7 +445,9 @@ class RangeRun(ABC):
     def _append(self, file: ColumnFile, offsets: Offsets, values: pa.Array[Any]) -> None:
         """Adds values to a column file in the writing thread, and notes the rows with NULL."""
         with self._computation.timed("write"):
-            batch = self._with_lengths(offsets, columns_of(values, self._spec.outputs, self._spec.targets.schema))
+            batch = self._with_lengths(
+                offsets, columns_of(values, self._spec.outputs, self._spec.targets.schema)
+            )
             self._nulls |= RowSet.of(rows_with_null(offsets, batch))
             file.append(offsets, batch)
 
@@ -436,10 +463,14 @@ class RangeRun(ABC):
             row = None if error.row is None else int(offsets[error.row])
             hint = "return a shorter text, or widen the column with ALTER TABLE ... ALTER COLUMN ... TYPE VARCHAR(n)"
             fragment = f"fragment {self._work.fragment_id}"
-            raise ValueConversionError(error.column, row, error.reason, hint=hint, rows=fragment) from error
+            raise ValueConversionError(
+                error.column, row, error.reason, hint=hint, rows=fragment
+            ) from error
 
     def _values_lost(self, count: int) -> TableUnreadableError:
-        text = f"{counted(count, 'checkpointed value')} of fragment {self._work.fragment_id} are gone"
+        text = (
+            f"{counted(count, 'checkpointed value')} of fragment {self._work.fragment_id} are gone"
+        )
         return TableUnreadableError(self._spec.snapshot.uri, text, hint=_HINT)
 
     def _without_effect(self) -> RangeOutcome:
@@ -462,7 +493,9 @@ class RangeRun(ABC):
     def _finish(self, file: StagedColumns, rows: FragmentRows) -> RangeOutcome:
         """Returns the outcome of a fragment with a finished file."""
         self._computation.errors.write()
-        return replace(self._outcome(), file=file.name, file_bytes=file.size_bytes, rows=rows, complete=True)
+        return replace(
+            self._outcome(), file=file.name, file_bytes=file.size_bytes, rows=rows, complete=True
+        )
 
     def _outcome(self) -> RangeOutcome:
         work, computation = self._work, self._computation

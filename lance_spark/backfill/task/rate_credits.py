@@ -64,7 +64,9 @@ class Usage:
 class RateCredits:
     """The credit of this process for a job: a `Limiter`. A thread exchanges reports and grants."""
 
-    def __init__(self, objects: LanceObjects, folder: str, limit: RateLimit, is_open: Callable[[], bool]) -> None:
+    def __init__(
+        self, objects: LanceObjects, folder: str, limit: RateLimit, is_open: Callable[[], bool]
+    ) -> None:
         """Prepares the credit; starts no thread.
 
         Args:
@@ -98,14 +100,21 @@ class RateCredits:
                 return 0.0
             self._waiting = Usage(calls=waiting, tokens=tokens)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._exchange, name="rate-credits", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._exchange, name="rate-credits", daemon=True
+                )
                 self._thread.start()
         self._short.set()
         return LOOK_S / 4
 
     def _covers(self, tokens: int) -> bool:
-        has_calls = self._limit.calls_per_minute is None or self._used.calls + 1 <= self._granted.calls
-        has_tokens = self._limit.tokens_per_minute is None or self._used.tokens + tokens <= self._granted.tokens
+        has_calls = (
+            self._limit.calls_per_minute is None or self._used.calls + 1 <= self._granted.calls
+        )
+        has_tokens = (
+            self._limit.tokens_per_minute is None
+            or self._used.tokens + tokens <= self._granted.tokens
+        )
         return has_calls and has_tokens
 
     def _exchange(self) -> None:
@@ -120,7 +129,10 @@ class RateCredits:
                         return
                 self._read_grants()
             except Exception as error:  # noqa: BLE001 - without this thread, the calls would wait for ever
-                _LOG.warning("the driver cannot be asked for calls within the rate limit, and calls wait: %s", error)
+                _LOG.warning(
+                    "the driver cannot be asked for calls within the rate limit, and calls wait: %s",
+                    error,
+                )
             if self._short.wait(max(0.0, next_report_s - time.monotonic())):
                 self._short.clear()
                 time.sleep(LOOK_S)
@@ -136,7 +148,11 @@ class RateCredits:
             waiting, self._waiting = self._waiting, Usage()
             is_active = recent > 0 or waiting.calls > 0
             per_call = self._used.tokens / self._used.calls if self._used.calls else waiting.tokens
-            calls = max(waiting.calls, 2 * recent, self._count_spare_calls(per_call)) if is_active else 0
+            calls = (
+                max(waiting.calls, 2 * recent, self._count_spare_calls(per_call))
+                if is_active
+                else 0
+            )
             report = {
                 "calls": self._used.calls,
                 "tokens": self._used.tokens,
@@ -150,18 +166,31 @@ class RateCredits:
         return True
 
     def _count_spare_calls(self, tokens_per_call: float) -> int:
-        limits = ((self._limit.calls_per_minute, 1.0), (self._limit.tokens_per_minute, tokens_per_call))
-        spare = [limit * _SPARE_MINUTES / amount for limit, amount in limits if limit is not None and amount]
+        limits = (
+            (self._limit.calls_per_minute, 1.0),
+            (self._limit.tokens_per_minute, tokens_per_call),
+        )
+        spare = [
+            limit * _SPARE_MINUTES / amount
+            for limit, amount in limits
+            if limit is not None and amount
+        ]
         return max(1, int(min(_SPARE_CALLS, *spare)))
 
     def _read_grants(self) -> None:
         payload = self._objects.get(f"{self._folder}/{GRANTS}")
         grant = None if payload is None else load_object(payload).get(self._process)
-        if not isinstance(grant, list) or len(grant) != 2 or not all(isinstance(each, (int, float)) for each in grant):
+        if (
+            not isinstance(grant, list)
+            or len(grant) != 2
+            or not all(isinstance(each, (int, float)) for each in grant)
+        ):
             return
         with self._lock:
             # An older object may be read after a newer object.
-            self._granted = Usage(max(grant[0], self._granted.calls), max(grant[1], self._granted.tokens))
+            self._granted = Usage(
+                max(grant[0], self._granted.calls), max(grant[1], self._granted.tokens)
+            )
 
 
 _credits: dict[str, RateCredits] = {}
@@ -180,7 +209,9 @@ def credits_of(spec: BackfillSpec, limit: RateLimit | None) -> RateCredits | Non
         if job not in _credits:
             while len(_credits) >= _MOST_JOBS:
                 del _credits[next(iter(_credits))]
-            _credits[job] = RateCredits(objects_beside(spec.home), limits_folder(job), limit, spec.staging.is_open)
+            _credits[job] = RateCredits(
+                objects_beside(spec.home), limits_folder(job), limit, spec.staging.is_open
+            )
         return _credits[job]
 
 

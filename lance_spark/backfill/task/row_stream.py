@@ -28,7 +28,13 @@ from lance_spark.backfill.task.overlap import ReadAhead
 from lance_spark.locations import is_local
 from lance_spark.rows.input_reader import BATCH_BYTES
 from lance_spark.rows.merge import Chunk
-from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import (
+    Addresses,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 from lance_spark.types.fields import is_blob
 from udf_runtime.errors import ServiceUnavailableError
@@ -111,11 +117,15 @@ class BatchSize:
             is_single: Whether the UDF has a single batch at a time.
         """
         schema, names = spec.input_source.table(spec).open().schema, spec.input_names
-        blobs = tuple(position for position, name in enumerate(names) if is_blob(schema.field(name)))
+        blobs = tuple(
+            position for position, name in enumerate(names) if is_blob(schema.field(name))
+        )
         if not blobs:
             return BatchSize(blobs=(), most_bytes=BATCH_BYTES, most_joined_bytes=BATCH_BYTES)
         joined_bytes = min(spec.blob_buffer_bytes if is_single else read_bytes, _JOINED_BLOB_BYTES)
-        return BatchSize(blobs=blobs, most_bytes=max(read_bytes, joined_bytes), most_joined_bytes=joined_bytes)
+        return BatchSize(
+            blobs=blobs, most_bytes=max(read_bytes, joined_bytes), most_joined_bytes=joined_bytes
+        )
 
     def measure(self, batch: pa.RecordBatch) -> int:
         """Returns the bytes of a batch. Without blobs, `BATCH_BYTES` is the limit."""
@@ -174,9 +184,13 @@ class RowStream:
         """Tells whether a range of a fragment is in the stream."""
         return fragment_id in self._ranges
 
-    def add(self, fragment_id: int, computation: Computation, todo: RowSet, own: RowSet) -> StreamedRange:
+    def add(
+        self, fragment_id: int, computation: Computation, todo: RowSet, own: RowSet
+    ) -> StreamedRange:
         """Adds the rows of a range. Rows of `own`, of earlier rounds, count as recomputed."""
-        streamed = StreamedRange(fragment_id=fragment_id, computation=computation, todo=todo, own=own)
+        streamed = StreamedRange(
+            fragment_id=fragment_id, computation=computation, todo=todo, own=own
+        )
         self._ranges[fragment_id] = streamed
         self._request(streamed)
         return streamed
@@ -222,7 +236,9 @@ class RowStream:
 
     def _make_sizer(self) -> AdaptiveSize:
         least, most, first = self._spec.sizes
-        return AdaptiveSize(minimum=least, maximum=most, initial=first, call_rows=self._spec.call_rows)
+        return AdaptiveSize(
+            minimum=least, maximum=most, initial=first, call_rows=self._spec.call_rows
+        )
 
     def _request(self, streamed: StreamedRange) -> None:
         """Requests the rows of a range from the reading thread."""
@@ -259,14 +275,18 @@ class RowStream:
                 parts.append(part)
                 if isinstance(part[1], pa.RecordBatch):
                     rows, read_bytes = rows + part[1].num_rows, read_bytes + part[1].nbytes
-                    self._row_bytes = max(self._row_bytes, part[1].nbytes // max(1, part[1].num_rows))
+                    self._row_bytes = max(
+                        self._row_bytes, part[1].nbytes // max(1, part[1].num_rows)
+                    )
                 is_last = not isinstance(part[1], pa.RecordBatch) and is_last_range
                 # A part has at most half of the bytes of a read.
                 if is_last or rows >= self._sizer.next_rows() or read_bytes >= _READ_BYTES // 2:
                     yield parts
                     parts, rows, read_bytes = [], 0, 0
 
-    def _read_ranges(self, requests: SimpleQueue[StreamedRange | None]) -> Generator[tuple[_Part, bool], None, None]:
+    def _read_ranges(
+        self, requests: SimpleQueue[StreamedRange | None]
+    ) -> Generator[tuple[_Part, bool], None, None]:
         """Yields the parts of requested ranges in order, and whether no range follows now.
 
         Small ranges are read at once.
@@ -275,12 +295,19 @@ class RowStream:
         is_closed = False
         with ThreadPoolExecutor(self._reads_at_once) as pool:
             while True:
-                while not is_closed and (not reads or (self._has_room(reads) and not requests.empty())):
+                while not is_closed and (
+                    not reads or (self._has_room(reads) and not requests.empty())
+                ):
                     streamed = requests.get()
                     if streamed is None:
                         is_closed = True
                     elif self._is_small(streamed):
-                        reads.append((pool.submit(self._begin_range, streamed), self._expected_bytes(streamed)))
+                        reads.append(
+                            (
+                                pool.submit(self._begin_range, streamed),
+                                self._expected_bytes(streamed),
+                            )
+                        )
                     else:
                         reads.append((self._read_range(streamed), 0))
                 if not reads:
@@ -292,7 +319,9 @@ class RowStream:
     def _has_room(self, reads: Collection[tuple[object, int]]) -> bool:
         """Tells whether another small range may be read at once with reads of expected sizes."""
         expected_bytes = sum(size for _, size in reads)
-        return len(reads) < self._reads_at_once and expected_bytes + _SMALL_READ_BYTES <= _READ_BYTES
+        return (
+            len(reads) < self._reads_at_once and expected_bytes + _SMALL_READ_BYTES <= _READ_BYTES
+        )
 
     def _expected_bytes(self, streamed: StreamedRange) -> int:
         """Estimates the bytes of a range by the size of earlier rows."""
@@ -341,13 +370,18 @@ class RowStream:
         reader = self._spec.input_source.reader(self._read_spec, rows, fragment)
         most_rows = min(self._spec.sizes[1], _READ_ROWS)
         # The batches for the UDF join the parts.
-        yield from reader.batches(streamed.todo.to_numpy(), most_rows, most_bytes=_READ_BYTES // 2, joins=False)
+        yield from reader.batches(
+            streamed.todo.to_numpy(), most_rows, most_bytes=_READ_BYTES // 2, joins=False
+        )
 
     # In the main thread, within the calls.
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yields batches for the UDF, and appends their addresses to `_taken`."""
-        read_bytes, is_single = self._read_spec.blob_buffer_bytes, self.calls.runner.most_batches == 1
+        read_bytes, is_single = (
+            self._read_spec.blob_buffer_bytes,
+            self.calls.runner.most_batches == 1,
+        )
         size = BatchSize.of(self._spec, read_bytes=read_bytes, is_single=is_single)
         while self._has_unread():
             if not self._spans or self._unread[0].is_alone:
@@ -392,7 +426,9 @@ class RowStream:
         first: StreamedRange | None = None
         while self._has_unread():
             streamed = self._unread[0]
-            is_separate = not self._spans or streamed.is_alone or (first is not None and first.is_alone)
+            is_separate = (
+                not self._spans or streamed.is_alone or (first is not None and first.is_alone)
+            )
             if first is not None and streamed is not first and is_separate:
                 return
             first = first or streamed
@@ -421,7 +457,9 @@ class RowStream:
             if self._results is None:
                 if self.is_over:
                     return False
-                batches = self._while_available(self.calls.allowance.within(self._batches(), self._taken))
+                batches = self._while_available(
+                    self.calls.allowance.within(self._batches(), self._taken)
+                )
                 self._results = iter(self.calls.runner.run(batches))
             result = next(self._results)
         except StopIteration:
@@ -431,7 +469,9 @@ class RowStream:
             self._fail(current, error)
             return True
         seconds = time.perf_counter() - began - (self._input_s - input_s)
-        current.computation.add_time(seconds, load_s=self.calls.runner.take_load_s(), limit_s=result.limit_s)
+        current.computation.add_time(
+            seconds, load_s=self.calls.runner.take_load_s(), limit_s=result.limit_s
+        )
         self._split(result)
         return True
 
@@ -444,12 +484,21 @@ class RowStream:
         has_failed = False
         for fragment_id, first, end in runs:
             streamed = self._ranges[fragment_id]
-            offsets, values = offsets_of(addresses[first:end]), result.values.slice(first, end - first)
-            failures = [(failure, failure.row - first) for failure in result.failures if first <= failure.row < end]
+            offsets, values = (
+                offsets_of(addresses[first:end]),
+                result.values.slice(first, end - first),
+            )
+            failures = [
+                (failure, failure.row - first)
+                for failure in result.failures
+                if first <= failure.row < end
+            ]
             streamed.todo -= RowSet.of(offsets)
             streamed.pending_rows -= len(offsets)
             try:
-                streamed.computation.add(self.calls.policy, (offsets, values), failures, streamed.own)
+                streamed.computation.add(
+                    self.calls.policy, (offsets, values), failures, streamed.own
+                )
             except Exception as error:  # noqa: BLE001 - the consumer of the range raises the error
                 streamed.error = error
                 has_failed = True
@@ -469,7 +518,9 @@ class RowStream:
         if self._taken:
             # Results come in the order of the batches. The first batch without a result failed.
             addresses = self._taken[0]
-            touched = [self._ranges[fragment_id] for fragment_id, _, _ in runs_of(fragments_of(addresses))]
+            touched = [
+                self._ranges[fragment_id] for fragment_id, _, _ in runs_of(fragments_of(addresses))
+            ]
         if isinstance(error, ServiceUnavailableError):
             self._service_error = error
         if len(touched) > 1 and self._service_error is None:
@@ -479,5 +530,7 @@ class RowStream:
             touched[0].error = error
             row: Any = getattr(error, "row", None)
             if self._taken and row is not None and row < len(self._taken[0]):
-                touched[0].computation.failed_offset = int(offsets_of(np.asarray(self._taken[0][row : row + 1]))[0])
+                touched[0].computation.failed_offset = int(
+                    offsets_of(np.asarray(self._taken[0][row : row + 1]))[0]
+                )
         self._restart()

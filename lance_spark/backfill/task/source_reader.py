@@ -42,10 +42,18 @@ class TableInputs:
         """Returns the names of the input columns."""
         return tuple(column.name for column in spec.inputs)
 
-    def reader(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
+    def reader(
+        self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment
+    ) -> InputReader:
         """Returns the reader of the inputs of a fragment's rows."""
         columns, strategy = tuple(column.name for column in spec.inputs), spec.blob_strategy
-        return InputReader(rows, fragment, columns, blob_strategy=strategy, blob_buffer_bytes=spec.blob_buffer_bytes)
+        return InputReader(
+            rows,
+            fragment,
+            columns,
+            blob_strategy=strategy,
+            blob_buffer_bytes=spec.blob_buffer_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,9 @@ class SourceInputs(TableInputs):
         """Returns the names of the source's columns."""
         return self.columns
 
-    def reader(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
+    def reader(
+        self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment
+    ) -> InputReader:
         """Returns the reader of the source's rows, by the row ids of a fragment of the view."""
         return SourceReader(spec, self, TableInputs().reader(spec, rows, fragment), fragment)
 
@@ -77,7 +87,13 @@ class SourceReader(InputReader):
     Reads of adjacent rows of the source are about as fast as a scan.
     """
 
-    def __init__(self, spec: BackfillSpec, inputs: SourceInputs, row_ids: InputReader, fragment: LanceFragment) -> None:
+    def __init__(
+        self,
+        spec: BackfillSpec,
+        inputs: SourceInputs,
+        row_ids: InputReader,
+        fragment: LanceFragment,
+    ) -> None:
         """Takes the reader of the column of row ids in the view's fragment."""
         super().__init__(
             SnapshotRows(inputs.source.open()),
@@ -99,9 +115,13 @@ class SourceReader(InputReader):
             first = 0
             while first < len(ids):
                 table = take_ids(
-                    self._dataset, ids[first : first + most], {name: f"`{name}`" for name in self._scanned}
+                    self._dataset,
+                    ids[first : first + most],
+                    {name: f"`{name}`" for name in self._scanned},
                 )
-                table = table.append_column(_ROW, pa.array(rows[first : first + most])).combine_chunks()
+                table = table.append_column(
+                    _ROW, pa.array(rows[first : first + most])
+                ).combine_chunks()
                 yield from table.to_batches()
                 first += len(table)
                 most = min(_MOST_ROWS, max(1, _TAKE_BYTES * len(table) // max(1, table.nbytes)))
@@ -115,10 +135,14 @@ def take_ids(dataset: lance.LanceDataset, ids: np.ndarray, columns: dict[str, st
     """
     try:
         with panics_as_errors():
-            table = take_known_rows(dataset, ids.tolist(), {**columns, ROW_ID: ROW_ID, ROW_ADDRESS: ROW_ADDRESS})
+            table = take_known_rows(
+                dataset, ids.tolist(), {**columns, ROW_ID: ROW_ID, ROW_ADDRESS: ROW_ADDRESS}
+            )
     except (ValueError, OSError, RuntimeError) as error:
         hint = "a data file is missing or damaged, or the store refused: check the storage"
-        raise TableUnreadableError(dataset.uri, f"{plain(error)} (version {dataset.version})", hint=hint) from error
+        raise TableUnreadableError(
+            dataset.uri, f"{plain(error)} (version {dataset.version})", hint=hint
+        ) from error
     if not np.array_equal(table.column(ROW_ID).to_numpy(), ids.astype(np.uint64)):
         raise TableUnreadableError(
             dataset.uri,

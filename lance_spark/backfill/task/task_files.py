@@ -97,7 +97,9 @@ class TaskFiles:
         if not references:
             return
         try:
-            store_of(self._spec).write_references(self._spec.key, references, job_id=self._spec.job_id)
+            store_of(self._spec).write_references(
+                self._spec.key, references, job_id=self._spec.job_id
+            )
         except OSError:
             with self._lock:
                 self._references = {**references, **self._references}

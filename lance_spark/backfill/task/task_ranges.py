@@ -24,7 +24,9 @@ _LOG = logging.getLogger(__name__)
 class MakeRange(Protocol):
     """Makes the work on a range, whose files and checkpoints `writer` writes."""
 
-    def __call__(self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles) -> RangeRun:
+    def __call__(
+        self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles
+    ) -> RangeRun:
         """Returns the work on a range."""
 
 
@@ -71,7 +73,9 @@ def run_ranges(
 
 def leave(work: FragmentWork) -> RangeOutcome:
     """Returns the outcome of a range whose rows the task leaves to another task."""
-    return RangeOutcome(fragment_id=work.fragment_id, start=work.start, stop=work.start, turn=work.turn)
+    return RangeOutcome(
+        fragment_id=work.fragment_id, start=work.start, stop=work.start, turn=work.turn
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +88,10 @@ class _TaskRange:
     error: Exception | None = None
 
     def select(
-        self, spec: BackfillSpec, make: Callable[[RoundContext, FragmentWork], RangeRun], finish: FinishOutcome
+        self,
+        spec: BackfillSpec,
+        make: Callable[[RoundContext, FragmentWork], RangeRun],
+        finish: FinishOutcome,
     ) -> None:
         """Selects the rows of the range."""
         try:
@@ -146,14 +153,18 @@ class _TaskRanges:
         yield from map(self._end, unwritten)
         if self._fatal is not None:
             rest = [task_range.work for task_range in self._selected]
-            yield from map(self._finish, fail_ranges(self._spec, [*rest, *self._waiting], self._fatal))
+            yield from map(
+                self._finish, fail_ranges(self._spec, [*rest, *self._waiting], self._fatal)
+            )
 
     def _next(self) -> _TaskRange:
         """Returns the next range with selected rows, or a range without work after the end."""
         is_over = self._stream is not None and self._stream.is_over
         if not self._selected and not is_over:
             self._select()
-        task_range = self._selected.popleft() if self._selected else _TaskRange(self._waiting.popleft())
+        task_range = (
+            self._selected.popleft() if self._selected else _TaskRange(self._waiting.popleft())
+        )
         if is_over and (task_range.run is None or not task_range.run.has_values):
             outcome: Future[RangeOutcome] = Future()
             outcome.set_result(self._finish(leave(task_range.work)))

@@ -87,7 +87,10 @@ class TaskDevices:
         if self.local is not None:
             return DeviceRequest(candidates=self.local, share=self.share)
         return DeviceRequest(
-            candidates=_list_assigned(), share=self.share, assigned=self.exact, scope=Owner.above_python().name
+            candidates=_list_assigned(),
+            share=self.share,
+            assigned=self.exact,
+            scope=Owner.above_python().name,
         )
 
 

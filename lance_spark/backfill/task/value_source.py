@@ -17,7 +17,13 @@ from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
 from lance_spark.backfill.reuse.value_reuse import CheckpointPiece
 from lance_spark.backfill.task.allowance import Allowance, StopRequest
 from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.task.messages import (
+    BackfillSpec,
+    FragmentRows,
+    FragmentWork,
+    RangeOutcome,
+    Task,
+)
 from lance_spark.backfill.task.overlap import WriteBehind
 from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, Selection
 from lance_spark.backfill.task.rate_credits import credits_of
@@ -56,13 +62,17 @@ class ValueSource(Protocol):
     """Whether a UDF computes the values from inputs that may change later. Other values also fill
     a column that replaced the target column under its name."""
 
-    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
+    def run(
+        self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome
+    ) -> Iterator[RangeOutcome]:
         """Runs a task on an executor, and yields the outcomes of its ranges.
 
         Each outcome goes to `note` first, in any thread, as soon as its range is written.
         """
 
-    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+    def complete_results(
+        self, rounds: FollowUp, origin: Origin, own: FragmentRows
+    ) -> tuple[FragmentRows, RowSet]:
         """Returns the results of earlier rounds for a fragment of the job's first version.
 
         Also returns rows without a result: a change of their inputs may give them a value.
@@ -74,7 +84,13 @@ class _UdfRange(RangeRun):
     """A range whose values come from calls of a UDF."""
 
     def __init__(
-        self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles, stream: RowStream
+        self,
+        context: RoundContext,
+        work: FragmentWork,
+        *,
+        writer: WriteBehind,
+        files: TaskFiles,
+        stream: RowStream,
     ) -> None:
         super().__init__(context, work, writer=writer, files=files)
         self._stream = stream
@@ -88,12 +104,18 @@ class _UdfRange(RangeRun):
             self._leave_stream()
 
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
-        return self._write_file(selection) if self._work.is_whole else self._write_checkpoints(selection)
+        return (
+            self._write_file(selection)
+            if self._work.is_whole
+            else self._write_checkpoints(selection)
+        )
 
     def _request(self, part: SelectedRows) -> None:
         self._leave_stream()
         if part.todo:
-            self._streamed = self._stream.add(self._work.fragment_id, self._computation, part.todo, part.own)
+            self._streamed = self._stream.add(
+                self._work.fragment_id, self._computation, part.todo, part.own
+            )
 
     def _compute(self, part: SelectedRows) -> Iterator[Chunk]:
         if not self._work.assembles:
@@ -114,7 +136,11 @@ class _UdfRange(RangeRun):
         own = [
             piece.offsets
             for piece in part.served.pieces
-            if (piece.entry.job_id == self._spec.job_id if isinstance(piece, CheckpointPiece) else piece.file in files)
+            if (
+                piece.entry.job_id == self._spec.job_id
+                if isinstance(piece, CheckpointPiece)
+                else piece.file in files
+            )
         ]
         return sum(map(len, own))
 
@@ -130,7 +156,9 @@ class JoinRange(RangeRun):
     """A range whose values come from a join, by checkpoints."""
 
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
-        return self._write_file(selection) if self._work.assembles else self._leave_to_join(selection)
+        return (
+            self._write_file(selection) if self._work.assembles else self._leave_to_join(selection)
+        )
 
     def _request(self, part: SelectedRows) -> None:
         """Does nothing: a Spark job makes the values."""
@@ -161,7 +189,9 @@ class CallUdf:
         """Returns the source of a UDF's values. Runs on the driver."""
         return cls(udf=udf.dumps(), keeps_process=udf.keeps_process)
 
-    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
+    def run(
+        self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome
+    ) -> Iterator[RangeOutcome]:
         """Loads the UDF, and calls the UDF for the rows of the ranges."""
         try:
             udf = UDF.loads(self.udf)
@@ -212,9 +242,13 @@ class CallUdf:
         if interpreter is None and spec.devices is None and not self.keeps_process:
             return None
         devices = None if spec.devices is None else spec.devices.request()
-        return ProcessSpec(interpreter=interpreter or Interpreter(), devices=devices, owner=find_owner())
+        return ProcessSpec(
+            interpreter=interpreter or Interpreter(), devices=devices, owner=find_owner()
+        )
 
-    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+    def complete_results(
+        self, rounds: FollowUp, origin: Origin, own: FragmentRows
+    ) -> tuple[FragmentRows, RowSet]:
         """Returns all rows for a committed fragment without the records of the commit."""
         if own.computed or own.failed or origin.fragment.id not in rounds.committed:
             return own, RowSet.empty()
@@ -242,7 +276,9 @@ class JoinByKey:
 
     is_computed: ClassVar[bool] = False
 
-    def run(self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome) -> Iterator[RangeOutcome]:
+    def run(
+        self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome
+    ) -> Iterator[RangeOutcome]:
         """Selects rows for the join, or writes its values."""
 
         def finish(outcome: RangeOutcome) -> RangeOutcome:
@@ -251,7 +287,9 @@ class JoinByKey:
 
         return run_ranges(spec, task, JoinRange, finish)
 
-    def complete_results(self, rounds: FollowUp, origin: Origin, own: FragmentRows) -> tuple[FragmentRows, RowSet]:
+    def complete_results(
+        self, rounds: FollowUp, origin: Origin, own: FragmentRows
+    ) -> tuple[FragmentRows, RowSet]:
         """Returns the recorded results: a join may skip rows.
 
         The source had no value for the other rows of a finished fragment, and may have values for

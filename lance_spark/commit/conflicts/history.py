@@ -116,9 +116,10 @@ class Change:
     @property
     def text(self) -> str:
         """Operation and version, for a message."""
-        name = {"Rewrite": "compaction", None: "unknown operation (its version was cleaned up)"}.get(
-            self.operation, self.operation
-        )
+        name = {
+            "Rewrite": "compaction",
+            None: "unknown operation (its version was cleaned up)",
+        }.get(self.operation, self.operation)
         return f"{name} at version {self.version}"
 
     @property
@@ -155,11 +156,15 @@ class Change:
         if isinstance(operation, LanceOperation.Update):
             return _update(change, operation)
         if isinstance(operation, LanceOperation.Append):
-            return replace(change, moved=data_paths(operation.fragments), touched=np.zeros(0, np.uint32))
+            return replace(
+                change, moved=data_paths(operation.fragments), touched=np.zeros(0, np.uint32)
+            )
         if isinstance(operation, LanceOperation.Restore):
             return replace(change, restored=operation.version)
         if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
-            schema: Any = operation.schema  # pylance takes a pyarrow schema in a Merge, and gives back its own
+            schema: Any = (
+                operation.schema
+            )  # pylance takes a pyarrow schema in a Merge, and gives back its own
             return replace(change, schema=field_identities(schema))
         if isinstance(operation, LanceOperation.DataReplacement) and JOB_KEY in event.properties:
             return replace(change, inputs_at=event.read_version)
@@ -219,7 +224,9 @@ def event_of(dataset: lance.LanceDataset, version: int, *, is_kept: bool = True)
 
 
 def _known_events() -> KnownEvents:
-    return KnownEvents(lambda dataset, version, is_kept: event_of(dataset, version, is_kept=is_kept))
+    return KnownEvents(
+        lambda dataset, version, is_kept: event_of(dataset, version, is_kept=is_kept)
+    )
 
 
 _EVENTS = _known_events()
@@ -246,9 +253,16 @@ def note_commit(
 ) -> None:
     """Notes a commit of this process for later walks, if no other commit came in between."""
     is_next = landed.version == base.version + 1 and landed.uri == base.uri
-    if is_next and type(operation).__name__ in _REMEMBERED_OPERATIONS and f"/{FOLDER}/" not in landed.uri:
+    if (
+        is_next
+        and type(operation).__name__ in _REMEMBERED_OPERATIONS
+        and f"/{FOLDER}/" not in landed.uri
+    ):
         event = Event(
-            version=landed.version, operation=operation, properties=dict(properties), read_version=base.version
+            version=landed.version,
+            operation=operation,
+            properties=dict(properties),
+            read_version=base.version,
         )
         _EVENTS.note_commit(base, landed, event)
 
@@ -288,7 +302,9 @@ def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitR
 def find_write(dataset: lance.LanceDataset, write_id: str, *, after: int) -> CommitResult | None:
     """Returns the result of a write by its :data:`WRITE_ID_PROPERTY`, or None without a commit."""
     events = events_back(dataset, dataset.version, after)
-    event = next((event for event in events if event.properties.get(WRITE_ID_PROPERTY) == write_id), None)
+    event = next(
+        (event for event in events if event.properties.get(WRITE_ID_PROPERTY) == write_id), None
+    )
     return None if event is None else summary_of(event, dataset.uri)
 
 
@@ -303,14 +319,20 @@ def summary_of(event: Event, uri: str) -> CommitResult | None:
     try:
         return CommitResult.from_json(text, uri=uri, version=event.version)
     except ValueError as error:
-        logger.warning("The summary of version %s of %s is damaged and not used: %s", event.version, uri, error)
+        logger.warning(
+            "The summary of version %s of %s is damaged and not used: %s", event.version, uri, error
+        )
         return None
 
 
-def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
+def named_files(
+    dataset: lance.LanceDataset, names: Collection[str], *, after: int
+) -> frozenset[str]:
     """Returns the subset of data files named in a manifest of a kept version after `after`."""
     sought_names, named_paths = frozenset(names), set[str]()
-    for _, some_names in _names_by_version(dataset, sought_names, _kept_after(dataset, after)[::-1]):
+    for _, some_names in _names_by_version(
+        dataset, sought_names, _kept_after(dataset, after)[::-1]
+    ):
         named_paths |= some_names
         if named_paths == sought_names:
             break
@@ -324,7 +346,9 @@ def first_naming(dataset: lance.LanceDataset, names: Collection[str], *, after: 
     """
     sought_names = frozenset(names)
     names_by_version = _names_by_version(dataset, sought_names, _kept_after(dataset, after))
-    return next((version for version, some_names in names_by_version if some_names == sought_names), None)
+    return next(
+        (version for version, some_names in names_by_version if some_names == sought_names), None
+    )
 
 
 def _kept_after(dataset: lance.LanceDataset, after: int) -> list[int]:
@@ -381,7 +405,9 @@ def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> 
     ref = DatasetRef.at(path, {} if storage_options is None else storage_options)
     dataset = ref.open_latest()
     undone_jobs = set()
-    versions = sorted((version_ref["version"] for version_ref in dataset.version_refs()), reverse=True)
+    versions = sorted(
+        (version_ref["version"] for version_ref in dataset.version_refs()), reverse=True
+    )
     for event in _EVENTS.walk(dataset, versions, first_block=1):
         undone_jobs.add(event.properties.get(UNDONE_KEY))
         summary = summary_of(event, ref.uri)
@@ -396,18 +422,26 @@ def data_paths(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
 
 
 def _compaction(change: Change, operation: LanceOperation.Rewrite) -> Change:
-    old_ids = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
-    news = [new for group in operation.groups for new in _compacted_fragments(group, change.version)]
+    old_ids = frozenset(
+        fragment.id for group in operation.groups for fragment in group.old_fragments
+    )
+    news = [
+        new for group in operation.groups for new in _compacted_fragments(group, change.version)
+    ]
     return replace(change, compacted=old_ids, made={made.new.id: made for made in news})
 
 
 def _update(change: Change, operation: LanceOperation.Update) -> Change:
     removed_ids = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
     source_ids = [*removed_ids, *(fragment.id for fragment in operation.updated_fragments)]
-    return replace(change, moved=data_paths(operation.new_fragments), touched=np.array(source_ids, np.uint32))
+    return replace(
+        change, moved=data_paths(operation.new_fragments), touched=np.array(source_ids, np.uint32)
+    )
 
 
-def _compacted_fragments(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[CompactedFragment]:
+def _compacted_fragments(
+    group: lance.LanceOperation.RewriteGroup, version: int
+) -> Iterator[CompactedFragment]:
     """Yields the origin of each new fragment of a compaction: live rows of the old fragments."""
     olds, news = list(group.old_fragments), list(group.new_fragments)
     counts_agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
@@ -418,7 +452,11 @@ def _compacted_fragments(group: lance.LanceOperation.RewriteGroup, version: int)
         for old in olds:
             first, last = max(begin - old_start, 0), min(end - old_start, old.num_rows)
             if first < last:
-                parts.append(RowSpan(old=old, first=first, last=last, start=old_start + first - begin))
+                parts.append(
+                    RowSpan(old=old, first=first, last=last, start=old_start + first - begin)
+                )
             old_start += old.num_rows
-        yield CompactedFragment(version=version, new=new, parts=tuple(parts) if counts_agree else None)
+        yield CompactedFragment(
+            version=version, new=new, parts=tuple(parts) if counts_agree else None
+        )
         begin = end

@@ -90,7 +90,9 @@ def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
     return tuple(_field_identity(column) for column in schema.fields())
 
 
-def rebinds_names(before: lance.LanceDataset, after: lance.LanceDataset, names: Collection[str] | None = None) -> bool:
+def rebinds_names(
+    before: lance.LanceDataset, after: lance.LanceDataset, names: Collection[str] | None = None
+) -> bool:
     """Tells whether a column name has other field ids in another version; None checks all names.
 
     A rename, a new column and a column created again have other field ids. The files of a renamed
@@ -99,7 +101,9 @@ def rebinds_names(before: lance.LanceDataset, after: lance.LanceDataset, names: 
     return _ids_by_name(before, names) != _ids_by_name(after, names)
 
 
-def _ids_by_name(dataset: lance.LanceDataset, names: Collection[str] | None) -> dict[str, tuple[int, ...]]:
+def _ids_by_name(
+    dataset: lance.LanceDataset, names: Collection[str] | None
+) -> dict[str, tuple[int, ...]]:
     fields = field_identities(dataset.lance_schema)
     return {field.name: field.ids for field in fields if names is None or field.name in names}
 
@@ -149,7 +153,9 @@ def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str,
     """
     sought_ids = frozenset(field_ids)
     entries = []
-    for kind, file in [("", file) for file in fragment.files] + [("overlay ", o.data_file) for o in fragment.overlays]:
+    for kind, file in [("", file) for file in fragment.files] + [
+        ("overlay ", o.data_file) for o in fragment.overlays
+    ]:
         fields = [str(i) for i in file.fields if i in sought_ids]
         if fields:
             base = "" if file.base_id is None else f"{file.base_id}:"

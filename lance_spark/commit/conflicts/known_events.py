@@ -51,7 +51,10 @@ _OWN_BYTES = 8 << 10
 _FRAGMENT_LISTS = ("fragments", "new_fragments", "updated_fragments")
 """Attributes of operations with fragments."""
 
-_NO_ROW_VERSIONS: dict[str, Any] = {"created_at_version_meta": None, "last_updated_at_version_meta": None}
+_NO_ROW_VERSIONS: dict[str, Any] = {
+    "created_at_version_meta": None,
+    "last_updated_at_version_meta": None,
+}
 
 _EVENT_BYTES = 2 << 10
 _FRAGMENT_BYTES = 1 << 10
@@ -90,7 +93,9 @@ class KnownEvents:
     known after the cleanup of its version.
     """
 
-    def __init__(self, read: Callable[[lance.LanceDataset, int, bool], Event], *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, read: Callable[[lance.LanceDataset, int, bool], Event], *, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._read = read
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
@@ -98,7 +103,9 @@ class KnownEvents:
         self._sizes: OrderedDict[tuple[_Trail, int], int] = OrderedDict()
         self._bytes = 0
 
-    def walk(self, dataset: lance.LanceDataset, versions: Sequence[int], *, first_block: int) -> Iterator[Event]:
+    def walk(
+        self, dataset: lance.LanceDataset, versions: Sequence[int], *, first_block: int
+    ) -> Iterator[Event]:
         """Yields the events of versions in the given order.
 
         The first `first_block` versions are read at once, and then more and more versions.
@@ -118,7 +125,9 @@ class KnownEvents:
                     self._keep(trail, event)
             yield from (events[version] for version in block)
 
-    def note_commit(self, base: lance.LanceDataset, landed: lance.LanceDataset, event: Event) -> None:
+    def note_commit(
+        self, base: lance.LanceDataset, landed: lance.LanceDataset, event: Event
+    ) -> None:
         """Notes a commit of this process that directly follows its base version, without a request.
 
         A later walk knows that both versions are of one history, and knows a small event.
@@ -126,7 +135,9 @@ class KnownEvents:
         incarnation, event = incarnation_of(base), _without_row_ids(event)
         with self._lock:
             trails = self._trails_of(landed.uri)
-            trail = next((trail for trail in trails if trail.anchors.get(base.version) == incarnation), None)
+            trail = next(
+                (trail for trail in trails if trail.anchors.get(base.version) == incarnation), None
+            )
             if trail is None:
                 trail = _Trail()
                 trail.add_anchor(base.version, incarnation)
@@ -197,7 +208,11 @@ class KnownEvents:
         Prefers the trail with the most of the versions: a short walk makes a later trail with few
         events. Removes trails of another history from `trails`.
         """
-        shared = {trail: len(self._look_up(trail, versions)) for trail in trails if trail.top < dataset.version}
+        shared = {
+            trail: len(self._look_up(trail, versions))
+            for trail in trails
+            if trail.top < dataset.version
+        }
         for trail in sorted(shared, key=lambda trail: (shared[trail], trail.top), reverse=True):
             if shared[trail] < _MIN_SHARED:
                 break
@@ -208,7 +223,9 @@ class KnownEvents:
 
     def _look_up(self, trail: _Trail, versions: Sequence[int]) -> dict[int, Event]:
         with self._lock:
-            events = {version: trail.events[version] for version in versions if version in trail.events}
+            events = {
+                version: trail.events[version] for version in versions if version in trail.events
+            }
             for version in events:
                 self._sizes.move_to_end((trail, version))
         return events

@@ -53,7 +53,9 @@ class LineageStep:
         """Tells whether the fields of these rows were never rewritten in place since."""
         steps = (*self.way, now)
         pairs = zip(steps[::2], steps[1::2], strict=True)
-        return all(files_of(output, field_ids) == files_of(source, field_ids) for output, source in pairs)
+        return all(
+            files_of(output, field_ids) == files_of(source, field_ids) for output, source in pairs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +108,9 @@ class LineageFacts:
     @property
     def for_tasks(self) -> LineageFacts | None:
         """These facts, if they are small enough for the description of a task; else None."""
-        spans = sum(1 + len(compacted.parts or ()) for compacted in self.compacted_fragments.values())
+        spans = sum(
+            1 + len(compacted.parts or ()) for compacted in self.compacted_fragments.values()
+        )
         return self if spans + len(self.sources_by_file) <= _FACTS_OF_TASKS else None
 
     @staticmethod
@@ -133,7 +137,9 @@ class LineageFacts:
         )
 
 
-UNKNOWN_LINEAGE = LineageFacts(compacted_fragments={}, sources_by_file={}, complete=False, replaced=True)
+UNKNOWN_LINEAGE = LineageFacts(
+    compacted_fragments={}, sources_by_file={}, complete=False, replaced=True
+)
 """Facts without any knowledge of the history."""
 
 
@@ -215,8 +221,13 @@ class Lineage:
         the fragment. Returns None if the origins are unknown.
         """
 
-        def back(older: list[LineageStep], part: RowSpan, made: CompactedFragment) -> list[LineageStep]:
-            steps = [LineageStep(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older]
+        def back(
+            older: list[LineageStep], part: RowSpan, made: CompactedFragment
+        ) -> list[LineageStep]:
+            steps = [
+                LineageStep(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new))
+                for leaf in older
+            ]
             return steps or [LineageStep(fragment=part.old, way=(made.new,))]
 
         return self._follow(fragment_id, back)
@@ -234,14 +245,22 @@ class Lineage:
             unknown, because a transaction or a deletion file on the path is gone.
         """
 
-        def back(older: list[SourceSpan], part: RowSpan, made: CompactedFragment) -> list[SourceSpan] | None:
+        def back(
+            older: list[SourceSpan], part: RowSpan, made: CompactedFragment
+        ) -> list[SourceSpan] | None:
             live = self._live_offsets(part.old, made.version)
-            return None if live is None else list(_through(older, part, live[part.first : part.last], made.new))
+            return (
+                None
+                if live is None
+                else list(_through(older, part, live[part.first : part.last], made.new))
+            )
 
         return self._follow(fragment_id, back)
 
     def _follow(
-        self, fragment_id: int, back: Callable[[list[_Step], RowSpan, CompactedFragment], list[_Step] | None]
+        self,
+        fragment_id: int,
+        back: Callable[[list[_Step], RowSpan, CompactedFragment], list[_Step] | None],
     ) -> list[_Step] | None:
         """Follows a fragment back; `back` extends the older origins by a compaction."""
         compaction = self.facts.compacted_fragments.get(fragment_id)
@@ -281,7 +300,9 @@ class Lineage:
                 version - 1, self._dataset.uri, old.id,
             )  # fmt: skip
             return None
-        addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
+        addresses = (
+            fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
+        )
         offsets: npt.NDArray[np.int64] = (addresses & _OFFSET_BITS).astype(np.int64)
         return offsets
 

@@ -52,7 +52,11 @@ class Head:
     @staticmethod
     def of(dataset: lance.LanceDataset) -> Head:
         """Reads the manifest of an open dataset."""
-        return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=Fragments(dataset))
+        return Head(
+            dataset=dataset,
+            fields=field_identities(dataset.lance_schema),
+            fragments=Fragments(dataset),
+        )
 
     def is_filled(self, column: FieldIdentity) -> bool:
         """Tells whether any data file holds a column."""

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
 from lance_spark.commit.conflicts.history import Change
-from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity, ids_of
+from lance_spark.commit.conflicts.identity import (
+    FieldIdentity,
+    FragmentIdentity,
+    fragment_identity,
+    ids_of,
+)
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.errors import CommitConflictError, CommitImpossibleError
 from lance_spark.version_times import moments_of
@@ -53,7 +58,11 @@ VALID = Judgement(verdict=Verdict.VALID)
 
 
 def judge_column(
-    then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change], *, by_name: bool = False
+    then: FieldIdentity,
+    head: Collection[FieldIdentity],
+    changes: Iterable[Change],
+    *,
+    by_name: bool = False,
 ) -> Judgement:
     """Tells whether a column is still the same column, so its field id may be written to.
 
@@ -75,10 +84,14 @@ def judge_column(
         return _impossible(f"column {then.name!r} {problem}", _suspects(then, changes))
     if then.token is not None:
         return VALID
-    may_be_unknown = by_name and any((field.id, field.name) == (then.id, then.name) for field in head)
+    may_be_unknown = by_name and any(
+        (field.id, field.name) == (then.id, then.name) for field in head
+    )
     for change in changes:
         if change.operation is None and not may_be_unknown:
-            return _impossible(f"column {then.name!r} may have been dropped and recreated", [change])
+            return _impossible(
+                f"column {then.name!r} may have been dropped and recreated", [change]
+            )
         if _may_replace(then, change):
             return _impossible(f"column {then.name!r} may be another column now", [change])
     return VALID
@@ -105,7 +118,9 @@ def _loss(then: FieldIdentity, head: Collection[FieldIdentity]) -> str:
     return "was dropped and recreated"
 
 
-def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
+def judge_input(
+    then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]
+) -> Judgement:
     """Tells whether an input column still exists, so its files can reveal changed values.
 
     A cast gives a column a new field id and new files. Under the old name, the cast column is the
@@ -125,12 +140,21 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
 
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
     """Returns the drop or cast of a column, if known; another column may have the id by now."""
-    return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
+    return next(
+        (
+            c
+            for c in changes
+            if c.schema is not None and all(field.id != column.id for field in c.schema)
+        ),
+        None,
+    )
 
 
 def _may_replace(then: FieldIdentity, change: Change) -> bool:
     """Tells whether another column may have the id of a column after a change."""
-    return change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change)
+    return (
+        change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change)
+    )
 
 
 def _lost_in(then: FieldIdentity, change: Change) -> bool:
@@ -150,7 +174,9 @@ def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
 
 
 def _suspects(then: FieldIdentity, changes: list[Change]) -> list[Change]:
-    lost = [c for c in changes if c.operation in ("Overwrite", "Restore", None) or _lost_in(then, c)]
+    lost = [
+        c for c in changes if c.operation in ("Overwrite", "Restore", None) or _lost_in(then, c)
+    ]
     return lost or [c for c in changes if c.operation in ("Merge", "Project")]
 
 
@@ -178,14 +204,22 @@ def judge_new_column(
     """
     current = next((field for field in head if field.name == column.name), None)
     if current is None:
-        reason = f"column {column.name!r} was dropped or renamed after this job had added the column"
+        reason = (
+            f"column {column.name!r} was dropped or renamed after this job had added the column"
+        )
         return VALID if mine is None else _impossible(reason, [])
-    if current.token is not None and current.type == column.type and (current.token == mine or not is_filled(current)):
+    if (
+        current.token is not None
+        and current.type == column.type
+        and (current.token == mine or not is_filled(current))
+    ):
         return VALID
     return _conflict(f"column {column.name!r} was added by a concurrent writer after the snapshot")
 
 
-def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change]) -> Judgement:
+def judge_fragment(
+    then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change]
+) -> Judgement:
     """Judges the result of a fragment.
 
     Args:
@@ -212,13 +246,19 @@ def _judge_absence(then: FragmentIdentity, changes: Sequence[Change]) -> Judgeme
     replacement = next((change for change in changes if change.replaces), None)
     if replacement is not None:
         return _conflict(f"it is not in the table any more: {replacement.text}")
-    return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
+    return Judgement(
+        verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update"
+    )
 
 
 def _rewrites(changes: Sequence[Change]) -> str:
     names = ("Update", "DataReplacement", "DataOverlay", "Overwrite", "Restore", "Merge", None)
     suspects = [c.text for c in changes if c.operation in names]
-    return f" (since the snapshot: {', '.join(suspects[:5])}{', ...' if len(suspects) > 5 else ''})" if suspects else ""
+    return (
+        f" (since the snapshot: {', '.join(suspects[:5])}{', ...' if len(suspects) > 5 else ''})"
+        if suspects
+        else ""
+    )
 
 
 FragmentJudge = Callable[[FragmentColumns], Judgement]
@@ -234,9 +274,13 @@ def fragment_judge(
     of changes. `blanks` names NULL files written by the job itself.
     """
     inputs = {column: judge_input(column, head.fields, changes) for column in change.inputs}
-    input_ids = ids_of(column for column, judgement in inputs.items() if judgement.verdict is Verdict.VALID)
+    input_ids = ids_of(
+        column for column, judgement in inputs.items() if judgement.verdict is Verdict.VALID
+    )
     # If an input was cast, all values are out of date.
-    recast = next((judgement for judgement in inputs.values() if judgement.verdict is Verdict.CONFLICT), None)
+    recast = next(
+        (judgement for judgement in inputs.values() if judgement.verdict is Verdict.CONFLICT), None
+    )
     now_targets = targets_in(head, change)
     # Target ids at the time of computation, or current ids for columns added by the commit.
     then_ids = ids_of([column for column in change.targets if column.id >= 0] or now_targets)
@@ -251,7 +295,9 @@ def fragment_judge(
             return recast
         current = fragment_identity(metadata, input_ids, now_ids)
         if blanks:
-            target_files = tuple(file for file in current.targets if file.partition(":")[0] not in blanks)
+            target_files = tuple(
+                file for file in current.targets if file.partition(":")[0] not in blanks
+            )
             current = dataclasses.replace(current, targets=target_files)
         return judge_fragment(then, current, changes)
 
@@ -261,7 +307,11 @@ def fragment_judge(
 def targets_in(head: Head, change: ColumnsToCommit) -> tuple[FieldIdentity, ...]:
     """Returns the target columns present in a version."""
     ids = {column.id for column in change.targets if column.id >= 0}
-    return tuple(column for column in head.fields if column.id in ids or column.name in change.new_columns.names)
+    return tuple(
+        column
+        for column in head.fields
+        if column.id in ids or column.name in change.new_columns.names
+    )
 
 
 _Ids = tuple[Sequence[int], Sequence[int]]
@@ -314,7 +364,9 @@ class Coverage:
     @property
     def open(self) -> tuple[int, ...]:
         """Ids of covered fragments whose rows may lack a value or have an outdated value."""
-        return tuple(sorted(number for number, fragment in self.covered.items() if not fragment.done))
+        return tuple(
+            sorted(number for number, fragment in self.covered.items() if not fragment.done)
+        )
 
     def look(
         self,
@@ -335,12 +387,20 @@ class Coverage:
             state = self._state(fragment, identity, lineage, (input_ids, target_ids))
             if state is None:
                 uncovered_ids.add(fragment.id)
-                origin_ids = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
+                origin_ids = {
+                    fragment.id,
+                    *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ()),
+                }
                 if origin_ids.isdisjoint(self.others):
                     new_ids.add(fragment.id)
             else:
                 covered[fragment.id] = Covered(identity=identity, done=state)
-        return Coverage(version=version, covered=covered, others=frozenset(uncovered_ids), new=frozenset(new_ids))
+        return Coverage(
+            version=version,
+            covered=covered,
+            others=frozenset(uncovered_ids),
+            new=frozenset(new_ids),
+        )
 
     def settled(self, done: Mapping[int, str | None]) -> Coverage:
         """Returns a copy of the coverage with more fragments marked as done.
@@ -353,11 +413,15 @@ class Coverage:
             covered[number] = replace(covered[number], done=True, committed=done[number])
         return replace(self, covered=covered)
 
-    def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
+    def _state(
+        self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids
+    ) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None without covered rows."""
         before = self.covered.get(now.id)
         if before is not None:
-            return before.identity.is_same(identity, replaced=lineage.replaced) and before.is_right(identity)
+            return before.identity.is_same(identity, replaced=lineage.replaced) and before.is_right(
+                identity
+            )
         if lineage.is_added(now):
             return None
         leaves = lineage.leaves(now.id)
@@ -369,7 +433,9 @@ class Coverage:
         covered_states = [state for state in states if state is not None]
         return all(covered_states) if covered_states else None
 
-    def _leaf_state(self, leaf: LineageStep, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
+    def _leaf_state(
+        self, leaf: LineageStep, now: FragmentMetadata, lineage: Lineage, ids: _Ids
+    ) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             return self._foreign_state(leaf.fragment, lineage)
@@ -405,11 +471,15 @@ def refuse_other_columns(
         else judge_new_column(column, head.fields, mine=token, is_filled=head.is_filled)
         for column in change.targets
     ]
-    for judgement in [*targets, *(judge_input(column, head.fields, changes) for column in change.inputs)]:
+    for judgement in [
+        *targets,
+        *(judge_input(column, head.fields, changes) for column in change.inputs),
+    ]:
         if judgement.verdict is Verdict.IMPOSSIBLE:
             moments = moments_of(head.dataset, judgement.versions)
             raise CommitImpossibleError(
-                f"The values cannot be applied: {judgement.reason}{moments}. {where} {change.advice}", uri=uri
+                f"The values cannot be applied: {judgement.reason}{moments}. {where} {change.advice}",
+                uri=uri,
             )
     for judgement in targets:
         if judgement.verdict is Verdict.CONFLICT:
@@ -432,7 +502,9 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
             )
 
 
-def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str) -> None:
+def refuse_overwritten(
+    change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str
+) -> None:
     """Raises for values without a remaining fragment, if the table was overwritten."""
     overwrites = [event for event in changes if event.operation == "Overwrite"]
     if overwrites:

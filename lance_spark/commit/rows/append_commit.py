@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.app_ledger import AppLedger
 from lance_spark.commit.app_transaction import RepeatedTransactionError
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table, check_landed
+from lance_spark.commit.attempt import (
+    Landed,
+    Lost,
+    Unknown,
+    attempt_commit,
+    attempt_empty_table,
+    check_landed,
+)
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
 from lance_spark.commit.conflicts.history import events_between
@@ -96,7 +103,9 @@ def _commit_rows_once(
     if head is not None and change.transaction is not None:
         change.transaction.refuse_repeated(head, ref.uri)
     if head is not None and change.mode == "create":
-        raise TableExistsError(ref.uri, hint="a concurrent writer created the table first; nothing was committed")
+        raise TableExistsError(
+            ref.uri, hint="a concurrent writer created the table first; nothing was committed"
+        )
     result = CommitResult(
         uri=ref.uri,
         operation="create" if head is None else change.mode,
@@ -121,7 +130,11 @@ def _commit_rows_once(
 
 
 def _attempt(
-    ref: DatasetRef, change: RowsToCommit, head: lance.LanceDataset | None, job_id: str, properties: Mapping[str, str]
+    ref: DatasetRef,
+    change: RowsToCommit,
+    head: lance.LanceDataset | None,
+    job_id: str,
+    properties: Mapping[str, str],
 ) -> Landed | Lost | Unknown:
     from lance import LanceOperation
 
@@ -164,9 +177,14 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
     Raises:
         CommitConflictError: The columns differ, or a column no longer allows NULL.
     """
-    used_ids = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
+    used_ids = {
+        field for fragment in change.fragments for file in fragment.files for field in file.fields
+    }
     columns = field_identities(head.lance_schema)
-    changed = [*_replaced_columns(columns, change, used_ids), *_refused_nulls(columns, change, used_ids)]
+    changed = [
+        *_replaced_columns(columns, change, used_ids),
+        *_refused_nulls(columns, change, used_ids),
+    ]
     if not changed:
         return
     events = ", ".join(
@@ -181,25 +199,41 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
     )
 
 
-def _replaced_columns(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
+def _replaced_columns(
+    columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]
+) -> list[str]:
     """Returns the written columns that the table has no longer under their ids, names and types."""
     present = {(field.id, field.name, field.type) for field in columns}
     used = [field for field in change.fields if not used_ids.isdisjoint(field.ids)]
     return [field.name for field in used if (field.id, field.name, field.type) not in present]
 
 
-def _refused_nulls(columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]) -> list[str]:
+def _refused_nulls(
+    columns: Sequence[FieldIdentity], change: RowsToCommit, used_ids: set[int]
+) -> list[str]:
     """Returns the non-nullable columns with a certain or possible NULL in the rows.
 
     A single NULL in a non-nullable column makes all rows unreadable.
     """
-    nullable_ids = {field.id for field in change.fields if field.nullable or used_ids.isdisjoint(field.ids)}
+    nullable_ids = {
+        field.id for field in change.fields if field.nullable or used_ids.isdisjoint(field.ids)
+    }
     required = [field for field in columns if not field.nullable]
-    return [field.name for field in required if field.id in nullable_ids or used_ids.isdisjoint(field.ids)]
+    return [
+        field.name
+        for field in required
+        if field.id in nullable_ids or used_ids.isdisjoint(field.ids)
+    ]
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset,
+    read: int,
+    *,
+    change: RowsToCommit,
+    ref: DatasetRef,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
     """Takes committed rows back if columns changed between the check and the commit.
 
@@ -223,7 +257,13 @@ def _refuse_slipped(
 
 
 def _take_back_repeated(
-    landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset,
+    read: int,
+    *,
+    change: RowsToCommit,
+    ref: DatasetRef,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
     """Takes an append back if the same transaction landed between the check and the commit.
 
@@ -242,7 +282,9 @@ def _take_back_repeated(
     try:
         if prior is not None:
             raise pending.repeated(prior, ref.uri)
-        is_unknown = unknown is not None and AppLedger(ref=ref, transaction=pending.transaction).has_others(pending)
+        is_unknown = unknown is not None and AppLedger(
+            ref=ref, transaction=pending.transaction
+        ).has_others(pending)
     except RepeatedTransactionError:
         if change.mode == "append":
             take_back_rows(ref, landed, change.fragments, job_id=job_id, policy=policy)

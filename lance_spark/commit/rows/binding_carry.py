@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, field_identities
+from lance_spark.commit.conflicts.identity import (
+    BINDING_KEY,
+    OUTPUT_KEY,
+    TOKEN_KEY,
+    field_identities,
+)
 from lance_spark.stored_json import parse_json
 
 if TYPE_CHECKING:
@@ -33,14 +38,18 @@ def carry_bindings(schema: pa.Schema, head: lance.LanceDataset, job_id: str) -> 
     from lance.schema import LanceSchema
 
     ids = {column.name: column.id for column in field_identities(LanceSchema.from_pyarrow(schema))}
-    new_ids = {column.id: ids.get(column.name, _NO_FIELD) for column in field_identities(head.lance_schema)}
+    new_ids = {
+        column.id: ids.get(column.name, _NO_FIELD) for column in field_identities(head.lance_schema)
+    }
     before = {field.name: field for field in head.schema}
     fields = []
     for field in schema:
         old = before.get(field.name)
         if old is not None and old.type.equals(field.type):
             carried = _carried_metadata(old.metadata or {}, new_ids, head.version, job_id)
-            fields.append(field.with_metadata(_copy_metadata(field) | carried) if carried else field)
+            fields.append(
+                field.with_metadata(_copy_metadata(field) | carried) if carried else field
+            )
         else:
             fields.append(field)
     return pa.schema(fields, metadata=_copy_metadata(schema) or None)

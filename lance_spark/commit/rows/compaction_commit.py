@@ -29,7 +29,14 @@ from lance_spark.errors import (
     counted,
     panics_as_errors,
 )
-from lance_spark.lance_compat import files_of_rewrite, is_preempted, is_taken_slot, plain, rewrite_as_of, tells_rows
+from lance_spark.lance_compat import (
+    files_of_rewrite,
+    is_preempted,
+    is_taken_slot,
+    plain,
+    rewrite_as_of,
+    tells_rows,
+)
 from lance_spark.storage.parallel_calls import begin_call
 
 if TYPE_CHECKING:
@@ -55,7 +62,10 @@ class Basis:
     def of(dataset: lance.LanceDataset) -> Basis:
         """Reads the dependencies from an open version."""
         return Basis(
-            columns={column.id: (column.ids, column.type) for column in field_identities(dataset.lance_schema)},
+            columns={
+                column.id: (column.ids, column.type)
+                for column in field_identities(dataset.lance_schema)
+            },
             segments={
                 segment.uuid: frozenset(segment.fragment_ids)
                 for index in dataset.describe_indices()
@@ -69,7 +79,9 @@ class Basis:
         Columns may be added, dropped and renamed. Lance gives the id of a dropped column to the
         next added column.
         """
-        return all(self.columns.get(number, column) == column for number, column in before.columns.items())
+        return all(
+            self.columns.get(number, column) == column for number, column in before.columns.items()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -145,7 +157,9 @@ def commit_compacted(
                 return dataclasses.replace(sent, version=landed.version)
         return None
 
-    def one_round(head: lance.LanceDataset | None, _retries: int) -> CompactionOutcome | Lost | Unknown:
+    def one_round(
+        head: lance.LanceDataset | None, _retries: int
+    ) -> CompactionOutcome | Lost | Unknown:
         if head is None:
             raise TableNotFoundError(ref.uri)
         find_absent = looks.pop() if looks else begin_look()
@@ -160,13 +174,21 @@ def commit_compacted(
             outcome = check_landed(lambda: _refuse_lost_data(ref, landed, sent, missing)) or outcome
         if isinstance(outcome, Unknown):
             unanswered.append(sent)
-        return dataclasses.replace(sent, version=head.version) if isinstance(outcome, Landed) else outcome
+        return (
+            dataclasses.replace(sent, version=head.version)
+            if isinstance(outcome, Landed)
+            else outcome
+        )
 
     advice = "The written files are kept. Compact again when the store answers."
     try:
-        return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice)
+        return commit_with_retries(
+            ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice
+        )
     except CommitConflictError as error:
-        return CompactionOutcome(version=None, committed=(), lost=tuple((part, str(error)) for part in parts))
+        return CompactionOutcome(
+            version=None, committed=(), lost=tuple((part, str(error)) for part in parts)
+        )
 
 
 def _landed_version(head: lance.LanceDataset, sent: CompactionOutcome) -> lance.LanceDataset | None:
@@ -192,7 +214,9 @@ def _refuse_lost_data(
     """Raises if a committed attempt may have lost data."""
     version = landed.version
     # The thread has its own datasets.
-    check_files = begin_call(ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing))
+    check_files = begin_call(
+        ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing)
+    )
     _refuse_unseen(ref, landed, sent.version or 0)
     check_files()
 
@@ -209,7 +233,9 @@ def _sorted(
     """
     current, fragments = Basis.of(head), Fragments(head)
     absent_files = find_absent()
-    built = [segment for number, segment in current.segments.items() if number not in basis.segments]
+    built = [
+        segment for number, segment in current.segments.items() if number not in basis.segments
+    ]
     fits, lost = list[Compacted](), list[tuple[Compacted, str]]()
     for part in parts:
         if not current.keeps_columns_of(basis):
@@ -249,7 +275,11 @@ def _index_at_odds(built: Sequence[frozenset[int]], part: Compacted) -> str | No
 
 
 def _attempt(
-    ref: DatasetRef, head: lance.LanceDataset, parts: Sequence[Compacted], *, defer_index_remap: bool
+    ref: DatasetRef,
+    head: lance.LanceDataset,
+    parts: Sequence[Compacted],
+    *,
+    defer_index_remap: bool,
 ) -> Landed | Lost | Unknown:
     """Makes a single attempt; on success, `head` is at the new version."""
     from lance.optimize import Compaction
@@ -290,12 +320,19 @@ def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) 
 
 
 def _refuse_missing(
-    ref: DatasetRef, version: int, parts: Sequence[Compacted], missing: Callable[[Sequence[str]], Collection[str]]
+    ref: DatasetRef,
+    version: int,
+    parts: Sequence[Compacted],
+    missing: Callable[[Sequence[str]], Collection[str]],
 ) -> None:
     """Raises if files were deleted at the moment of their commit; Lance commits regardless."""
     absent_files = sorted(missing([name for part in parts for name in part.files]))
     # Files of a fragment compacted again since then may rightly be absent.
-    paths = named_files(ref.open_latest(), absent_files, after=version - 1) if absent_files else frozenset()
+    paths = (
+        named_files(ref.open_latest(), absent_files, after=version - 1)
+        if absent_files
+        else frozenset()
+    )
     if paths:
         raise CommitOutcomeUnknownError(
             f"A cleanup of unreferenced files deleted {counted(len(paths), 'data file')} during the commit, so their "

@@ -95,11 +95,19 @@ def _commit_once(
         return outcome
     landed, read = outcome.dataset, head.version
     check = functools.partial(_refuse_misfit, change=change, ref=ref, job_id=job_id, policy=policy)
-    return check_landed(lambda: check(landed, read)) or dataclasses.replace(result, version=landed.version)
+    return check_landed(lambda: check(landed, read)) or dataclasses.replace(
+        result, version=landed.version
+    )
 
 
 def _refuse_misfit(
-    landed: lance.LanceDataset, read: int, *, change: RowsToReplace, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset,
+    read: int,
+    *,
+    change: RowsToReplace,
+    ref: DatasetRef,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
     """Raises if a commit between the checked version and this commit does not fit."""
     if change.updated or change.removed or not change.deletes:
@@ -139,7 +147,11 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
     read_fragments, current_fragments = (
         None
         if version is None
-        else {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in fragment_ids}
+        else {
+            f.fragment_id: f.metadata.to_json()
+            for f in version.get_fragments()
+            if f.fragment_id in fragment_ids
+        }
         for version in (read, head)
     )
     if read_fragments != current_fragments:

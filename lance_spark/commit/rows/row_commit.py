@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, check_landed
 from lance_spark.commit.changes import CommitResult, RowEdits
 from lance_spark.commit.commit_loop import CommitPolicy, commit_job, properties_of
-from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between, fresh_events
+from lance_spark.commit.conflicts.history import (
+    NO_FRAGMENT,
+    Change,
+    Event,
+    events_between,
+    fresh_events,
+)
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
@@ -37,7 +43,9 @@ class OutdatedEditsError(CommitConflictError):
     taken_back = False
 
 
-def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: CommitPolicy | None = None) -> CommitResult:
+def commit_edits(
+    ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: CommitPolicy | None = None
+) -> CommitResult:
     """Commits edits if the statement could run before or after the concurrent commits.
 
     The edited fragments must be unchanged, and no rows may have come from other fragments since.
@@ -99,7 +107,9 @@ def _commit_once(
     )
     if isinstance(outcome, Landed):
         landed, read = outcome.dataset, head.version
-        check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
+        check = functools.partial(
+            _refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy
+        )
         return check_landed(lambda: check(landed, read)) or result.at(landed.version)
     # The next look tells whether the edits are outdated. If not, the commit only lost a race.
     return replace(outcome, race=True) if isinstance(outcome, Lost) else outcome
@@ -111,7 +121,9 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
     updated, removed = list(edits.updated), [*edits.removed, NO_FRAGMENT]
     if edits.operation == "delete":
         return LanceOperation.Delete(
-            updated_fragments=updated, deleted_fragment_ids=removed, predicate=edits.predicate or "true"
+            updated_fragments=updated,
+            deleted_fragment_ids=removed,
+            predicate=edits.predicate or "true",
         )
     return LanceOperation.Update(
         updated_fragments=updated,
@@ -141,7 +153,9 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, uri: str) -> Non
 
 def _find_change(head: lance.LanceDataset, edits: RowEdits) -> str | None:
     """Returns the first change that outdates the edits, or None."""
-    changed = sorted(field.name for field in set(edits.fields).difference(field_identities(head.lance_schema)))
+    changed = sorted(
+        field.name for field in set(edits.fields).difference(field_identities(head.lance_schema))
+    )
     if changed:
         return f"columns {', '.join(map(repr, changed))} were changed"
     for event in events_between(head, edits.read_version, head.version):
@@ -167,7 +181,9 @@ def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
         return False
     if event.name == "DataReplacement":
         return not edits.absence.fields.isdisjoint(_replaced_fields(event))
-    return event.name in ("Delete", "Update") or (event.name == "Append" and edits.absence.after_appends)
+    return event.name in ("Delete", "Update") or (
+        event.name == "Append" and edits.absence.after_appends
+    )
 
 
 def _is_empty(event: Event) -> bool:
@@ -182,11 +198,19 @@ def _is_empty(event: Event) -> bool:
 
 def _replaced_fields(event: Event) -> set[int]:
     operation: Any = event.operation
-    return {number for replacement in operation.replacements for number in replacement.new_file.fields}
+    return {
+        number for replacement in operation.replacements for number in replacement.new_file.fields
+    }
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, read: int, *, edits: RowEdits, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset,
+    read: int,
+    *,
+    edits: RowEdits,
+    ref: DatasetRef,
+    job_id: str,
+    policy: CommitPolicy,
 ) -> None:
     """Raises if a commit between the checked version and this commit does not fit.
 
@@ -202,7 +226,9 @@ def _refuse_slipped(
     for event in fresh_events(landed, read, landed.version - 1):
         if event.operation is None:
             cause = f"earlier commits (version {event.version} and later) were cleaned up at the moment of the commit"
-            raise _unknown(ref, landed, edits, f"{cause}, so their changes may be undone or doubled")
+            raise _unknown(
+                ref, landed, edits, f"{cause}, so their changes may be undone or doubled"
+            )
         if not _changes_what_is_read(event, edits):
             continue
         cause = (
@@ -218,7 +244,9 @@ def _refuse_slipped(
         raise error
 
 
-def _unknown(ref: DatasetRef, landed: lance.LanceDataset, edits: RowEdits, what: str) -> CommitOutcomeUnknownError:
+def _unknown(
+    ref: DatasetRef, landed: lance.LanceDataset, edits: RowEdits, what: str
+) -> CommitOutcomeUnknownError:
     return CommitOutcomeUnknownError(
         f"The {edits.operation} of rows of version {edits.read_version} was committed, and {what}. Table: {ref.uri}, "
         f"version {landed.version}. Check these rows, or restore the version before and run the statement again.",

@@ -13,7 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.read.aggregates.numbers import MAX_BIGINT, Evaluation, Numbers, as_decimals, summable
+from lance_spark.read.aggregates.numbers import (
+    MAX_BIGINT,
+    Evaluation,
+    Numbers,
+    as_decimals,
+    summable,
+)
 from lance_spark.read.planning.pushdown_request import AggregateCall
 from lance_spark.types.fields import Array, Kind
 
@@ -89,7 +95,9 @@ class _Inputs:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _of_groups(inputs: Sequence[_Inputs], calls: Sequence[AggregateCall], schema: pa.Schema) -> pa.Table:
+def _of_groups(
+    inputs: Sequence[_Inputs], calls: Sequence[AggregateCall], schema: pa.Schema
+) -> pa.Table:
     """Returns a row per group, or several if a sum would overflow its type."""
     rows = sum(inputs.rows for inputs in inputs)
     columns: dict[str, Any] = {}
@@ -99,11 +107,15 @@ def _of_groups(inputs: Sequence[_Inputs], calls: Sequence[AggregateCall], schema
             bound = max(inputs.sums[i].bound for inputs in inputs)
             if field.type == pa.int64():
                 most = min(most, max(1, MAX_BIGINT // max(1, bound)))
-            columns[f"c{i}"] = _chunked([inputs.sums[i] for inputs in inputs], bound, rows, field.type)
+            columns[f"c{i}"] = _chunked(
+                [inputs.sums[i] for inputs in inputs], bound, rows, field.type
+            )
         elif call.column is not None:
             columns[f"c{i}"] = pa.chunked_array([inputs.columns[i] for inputs in inputs])
     table = pa.table(columns)
-    partials = [_aggregated(table.slice(start, most), calls, schema) for start in range(0, rows, most)]
+    partials = [
+        _aggregated(table.slice(start, most), calls, schema) for start in range(0, rows, most)
+    ]
     return pa.concat_tables([schema.empty_table(), *partials]).combine_chunks()
 
 
@@ -112,7 +124,9 @@ def _chunked(values: Sequence[Numbers], bound: int, rows: int, kind: Kind) -> pa
     if kind == pa.int64():
         return pa.chunked_array([numbers.values for numbers in values], kind)
     kinds = {numbers.values.type for numbers in values}
-    return pa.chunked_array([summable(numbers.values, bound * rows, wide=kinds != {pa.int64()}) for numbers in values])
+    return pa.chunked_array(
+        [summable(numbers.values, bound * rows, wide=kinds != {pa.int64()}) for numbers in values]
+    )
 
 
 def _aggregated(table: pa.Table, calls: Sequence[AggregateCall], schema: pa.Schema) -> pa.Table:
@@ -128,7 +142,13 @@ def _aggregated(table: pa.Table, calls: Sequence[AggregateCall], schema: pa.Sche
         if call.fn == "sum":
             results.append(_as_sums(groups.column(f"c{i}_sum").combine_chunks(), field.type, call))
         else:
-            name = f"c{i}" if call.fn == "group" else "count_all" if call.fn == "count_star" else f"c{i}_{call.fn}"
+            name = (
+                f"c{i}"
+                if call.fn == "group"
+                else "count_all"
+                if call.fn == "count_star"
+                else f"c{i}_{call.fn}"
+            )
             results.append(groups.column(name).cast(field.type))
     return pa.table(results, schema=schema)
 

@@ -85,12 +85,19 @@ class Evaluation:
         if isinstance(term, Constant):
             number = _scalar(term.unscaled, wide=wide)
             return Numbers(pa.repeat(number, self._batch.num_rows), abs(term.unscaled), term.scale)
-        left_numbers, right_numbers = (self._evaluated(side, wide=wide) for side in (term.left, term.right))
+        left_numbers, right_numbers = (
+            self._evaluated(side, wide=wide) for side in (term.left, term.right)
+        )
         if term.op == "*":
-            bound, scale = left_numbers.bound * right_numbers.bound, left_numbers.scale + right_numbers.scale
+            bound, scale = (
+                left_numbers.bound * right_numbers.bound,
+                left_numbers.scale + right_numbers.scale,
+            )
         else:
             scale = max(left_numbers.scale, right_numbers.scale)
-            left_numbers, right_numbers = (_rescaled(side, scale, wide=wide) for side in (left_numbers, right_numbers))
+            left_numbers, right_numbers = (
+                _rescaled(side, scale, wide=wide) for side in (left_numbers, right_numbers)
+            )
             bound = left_numbers.bound + right_numbers.bound
         _refuse_too_large(bound, wide=wide)
         values = _COMPUTE[term.op](left_numbers.values, right_numbers.values)
@@ -108,7 +115,11 @@ def _refuse_too_large(bound: int, *, wide: bool) -> None:
 
 def _scalar(value: int, *, wide: bool) -> _Scalar:
     _refuse_too_large(abs(value), wide=wide)
-    return pa.scalar(Decimal(value), pa.decimal256(len(str(abs(value))), 0)) if wide else pa.scalar(value, pa.int64())
+    return (
+        pa.scalar(Decimal(value), pa.decimal256(len(str(abs(value))), 0))
+        if wide
+        else pa.scalar(value, pa.int64())
+    )
 
 
 def _column(term: Column, batch: pa.RecordBatch, *, wide: bool) -> Numbers:
@@ -159,7 +170,9 @@ def summable(values: Array, bound: int, *, wide: bool) -> Array:
 def total(numbers: Numbers) -> int | None:
     """Returns the unscaled sum of all values, or None if all values are NULL."""
     values = numbers.values
-    value = pc.sum(summable(values, numbers.bound * len(values), wide=values.type != pa.int64())).as_py()
+    value = pc.sum(
+        summable(values, numbers.bound * len(values), wide=values.type != pa.int64())
+    ).as_py()
     return None if value is None else int(value)
 
 

@@ -44,7 +44,9 @@ class PartialAggregates:
         for i, call in enumerate(self._calls):
             if call.term is not None:
                 total_of_batch, before = total(numbers.of(call.term)), self._totals[i]
-                self._totals[i] = before if total_of_batch is None else total_of_batch + (before or 0)
+                self._totals[i] = (
+                    before if total_of_batch is None else total_of_batch + (before or 0)
+                )
             elif call.column is not None:
                 column = batch.column(call.column)
                 if call.fn == "count":

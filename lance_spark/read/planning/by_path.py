@@ -36,14 +36,20 @@ def open_source(options: Mapping[str, str]) -> tuple[DatasetRef, StructType]:
     from lance_spark.read.reader import read_schema
 
     created = options_of_create_table(options) if "provider" in options else None
-    parsed = ReadOptions.parse(options if created is None else {**created, TABLE_OPTION: ",".join(created)})
+    parsed = ReadOptions.parse(
+        options if created is None else {**created, TABLE_OPTION: ",".join(created)}
+    )
     ref = DatasetRef.resolve(parsed)
     schema = (search_schema if parsed.searches else read_schema)(ref, parsed)
     return ref, schema if created is None else _for_catalog(schema, ref, created)
 
 
 def make_reader(
-    options: Mapping[str, str], schema: StructType, pinned: DatasetRef | None, *, slots: int | None = None
+    options: Mapping[str, str],
+    schema: StructType,
+    pinned: DatasetRef | None,
+    *,
+    slots: int | None = None,
 ) -> DataSourceReader:
     """Returns the reader of columns at a pinned version. Runs on the driver.
 
@@ -79,11 +85,15 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
     """
     from pyspark.sql.types import StructField, StructType
 
-    stored_options = {k: v for k, v in options.items() if k != "path" and not k.startswith(STORAGE_PREFIX)}
+    stored_options = {
+        k: v for k, v in options.items() if k != "path" and not k.startswith(STORAGE_PREFIX)
+    }
     table = json.dumps({"uri": ref.uri, "options": stored_options}, sort_keys=True)
     return StructType(
         [
-            StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), TABLE_METADATA: table})
+            StructField(
+                f.name, f.dataType, f.nullable, {**(f.metadata or {}), TABLE_METADATA: table}
+            )
             for f in schema.fields
         ]
     )
@@ -94,9 +104,14 @@ def _catalog_options(schema: StructType) -> dict[str, str]:
     # Imported here, because workers do not need the module.
     from lance_spark.stored_json import check_fields, load_object
 
-    tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
+    tables = {
+        str(f.metadata[TABLE_METADATA])
+        for f in schema.fields
+        if TABLE_METADATA in (f.metadata or {})
+    }
     accepted = (
-        "the location of a table made with CREATE TABLE t USING lance OPTIONS (path '...'), without a column list"
+        "the location of a table made with CREATE TABLE t USING lance OPTIONS (path '...'), without "
+        "a column list"
     )
     if len(tables) != 1:
         raise OptionError("path", None, accepted)

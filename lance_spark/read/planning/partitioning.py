@@ -152,7 +152,9 @@ def _weight(fragment: FragmentSize, target_bytes: int) -> int:
 
 
 def _whole(fragments: Sequence[FragmentSize]) -> ScanTask:
-    return ScanTask(fragments=tuple(f.fragment_id for f in fragments), rows=sum(f.live_rows for f in fragments))
+    return ScanTask(
+        fragments=tuple(f.fragment_id for f in fragments), rows=sum(f.live_rows for f in fragments)
+    )
 
 
 def _ranges(fragment: FragmentSize, pieces: int, physical: bool) -> list[ScanTask]:

@@ -24,7 +24,17 @@ _Parsed = TypeVar("_Parsed")
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
 _FUNCTIONS = get_args(AggregateFunction)
-_KEYS = {"columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top", "runtime"}
+_KEYS = {
+    "columns",
+    "elements",
+    "predicate",
+    "limit",
+    "aggregate",
+    "whole_fragments",
+    "nearest",
+    "top",
+    "runtime",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +62,12 @@ class AggregateCall:
             raise ValueError(
                 f"The planner rule asks for an unknown aggregate {self.fn!r}. Known: {', '.join(_FUNCTIONS)}."
             )
-        if (self.column is None) != (self.fn in ("count_star", "sum")) or (self.term is None) == (self.fn == "sum"):
-            raise ValueError(f"The planner rule asks for {self.fn} of column {self.column!r}, {self.term}.")
+        if (self.column is None) != (self.fn in ("count_star", "sum")) or (self.term is None) == (
+            self.fn == "sum"
+        ):
+            raise ValueError(
+                f"The planner rule asks for {self.fn} of column {self.column!r}, {self.term}."
+            )
 
     def __str__(self) -> str:
         return "count(*)" if self.fn == "count_star" else f"{self.fn}({self.term or self.column})"
@@ -61,7 +75,13 @@ class AggregateCall:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The input columns of the aggregate."""
-        return tuple(columns_of(self.term)) if self.term is not None else (self.column,) if self.column else ()
+        return (
+            tuple(columns_of(self.term))
+            if self.term is not None
+            else (self.column,)
+            if self.column
+            else ()
+        )
 
     def renamed(self, name: Callable[[str], str]) -> AggregateCall:
         """Returns the same aggregate with renamed columns."""
@@ -106,7 +126,11 @@ class NearestCall:
     nulls_first: bool
 
     def __post_init__(self) -> None:
-        if self.metric not in ("l2", "cosine", "dot") or self.k < 1 or not all(map(math.isfinite, self.q)):
+        if (
+            self.metric not in ("l2", "cosine", "dot")
+            or self.k < 1
+            or not all(map(math.isfinite, self.q))
+        ):
             raise ValueError(f"The planner rule asks for {self.k} nearest rows by {self.metric!r}.")
 
     @staticmethod
@@ -237,7 +261,9 @@ class ScanSpec:
             raise ValueError(f"The planner rule sent unknown keys {sorted(unknown)}.")
         return ScanSpec(
             columns=_parse_optional(raw.get("columns"), _parse_columns),
-            elements={name: int(elements) for name, elements in (raw.get("elements") or {}).items()},
+            elements={
+                name: int(elements) for name, elements in (raw.get("elements") or {}).items()
+            },
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
             limit=_parse_optional(raw.get("limit"), int),

@@ -81,7 +81,9 @@ class ScanPlan:
     top: TopN | None = None
 
 
-def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
+def plan_scan(
+    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType
+) -> ScanPlan:
     """Plans a scan of the given columns.
 
     Runs on the driver. Reads the manifest, and a scalar index if the filter has one. The option
@@ -98,7 +100,11 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     blobs = options.blob_handling
     projection = Projection(ref.open(), target, blobs, ref.uri, prune=spec.columns is not None)
     size = measure(
-        ref.open(), projection.paths, options.fragments, blob_bytes=blobs == "bytes", storage=ref.storage_options
+        ref.open(),
+        projection.paths,
+        options.fragments,
+        blob_bytes=blobs == "bytes",
+        storage=ref.storage_options,
     )
     selection = _select_rows(ref, options, spec)
     return _Planner(ref=ref, options=options, spec=spec, size=size, selection=selection).plan()
@@ -146,7 +152,11 @@ class _Selection:
 
 def _select_rows(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> _Selection:
     """Combines the filters of user, query and running query, and asks the indexes for matches."""
-    pushed = pushable(ref.open(), spec.filter_sql, options.blob_handling) if options.limit is None else None
+    pushed = (
+        pushable(ref.open(), spec.filter_sql, options.blob_handling)
+        if options.limit is None
+        else None
+    )
     sql = conjunction(options.filter, pushed)
     exact = spec.exact and pushed is not None if spec.filtered else pushed is None
     runtime = _usable_runtime_filter(ref, options, spec)
@@ -218,7 +228,9 @@ class _Planner:
         from lance_spark.read.ranking.sort_pushdown import plan_nearest
 
         vectors = int(size.live_rows * size.column_bytes.get(call.column, size.row_bytes))
-        planned = plan_nearest(self.ref, self.options, call, row_bytes=size.row_bytes, vector_bytes=vectors)
+        planned = plan_nearest(
+            self.ref, self.options, call, row_bytes=size.row_bytes, vector_bytes=vectors
+        )
         return (None, planned) if isinstance(planned, str) else (planned, None)
 
     def _is_top_served(self) -> bool:
@@ -288,7 +300,9 @@ class _Planner:
         rule = self._rule(splittable=_reads_by_address(self.ref.open()), physical=True)
         return [replace(task, use_index=False) for task in plan_scan_tasks(fragments, rule)]
 
-    def _rule(self, *, prefix: int | None = None, splittable: bool = True, physical: bool = False) -> CutRule:
+    def _rule(
+        self, *, prefix: int | None = None, splittable: bool = True, physical: bool = False
+    ) -> CutRule:
         return CutRule(
             target_bytes=self.options.target_partition_bytes,
             # Without the jar, planning does not see the cluster.
@@ -303,7 +317,9 @@ class _Planner:
         size, limit = self.size, self.limit
         read = {number for task in tasks for number in task.fragments}
         rows = sum(task.rows for task in tasks)
-        stored_bytes = sum(fragment.stored_bytes for fragment in size.fragments if fragment.fragment_id in read)
+        stored_bytes = sum(
+            fragment.stored_bytes for fragment in size.fragments if fragment.fragment_id in read
+        )
         # An estimate: the search falls back to a full scan if it finds too few rows.
         if nearest is not None:
             rows = min(rows, nearest.call.k)
@@ -311,7 +327,9 @@ class _Planner:
         stored_bytes = max(stored_bytes, size.even_bytes * rows // max(size.live_rows, 1))
         if limit is not None:
             # Spark's limit ends each partition, and the limit of the options the whole scan.
-            rows = min(rows, limit if self.options.limit is not None else limit * max(1, len(tasks)))
+            rows = min(
+                rows, limit if self.options.limit is not None else limit * max(1, len(tasks))
+            )
         return rows, stored_bytes
 
 
@@ -329,7 +347,9 @@ def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> Str
             fields.append(StructField(call.name, LongType(), False))
         else:
             field = find(call.column)
-            fields.append(StructField(call.name, field.dataType, field.nullable or call.fn != "group"))
+            fields.append(
+                StructField(call.name, field.dataType, field.nullable or call.fn != "group")
+            )
     return StructType(fields)
 
 
@@ -357,7 +377,9 @@ def target_columns(
         return StructType([])
     if spec.aggregate:
         base = (
-            spec.columns if spec.columns is not None and spec.columns.fields else table_schema(ref.open(), ref, options)
+            spec.columns
+            if spec.columns is not None and spec.columns.fields
+            else table_schema(ref.open(), ref, options)
         )
         try:
             return aggregate_inputs(spec.aggregate, base)
@@ -389,7 +411,11 @@ def _narrowest_answer(ref: DatasetRef, *filters: str | None) -> IndexAnswer | No
     """Returns the index answer of the conjunct with the fewest matching rows."""
     answers = [ask_index(ref, text) for text in filters if text is not None]
     serving = [answer for answer in answers if answer is not None and answer.serves]
-    return min(serving, key=lambda a: math.inf if a.matches is None else sum(a.matches.values()), default=None)
+    return min(
+        serving,
+        key=lambda a: math.inf if a.matches is None else sum(a.matches.values()),
+        default=None,
+    )
 
 
 def _reads_by_address(dataset: lance.LanceDataset) -> bool:

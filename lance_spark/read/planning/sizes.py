@@ -21,7 +21,15 @@ import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
 from lance_spark.locations import is_local
-from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, requested_columns, storage_type
+from lance_spark.types.fields import (
+    BLOB_V2,
+    Array,
+    Kind,
+    extension_name,
+    is_blob,
+    requested_columns,
+    storage_type,
+)
 
 if TYPE_CHECKING:
     import lance
@@ -123,7 +131,9 @@ class _Leaf:
 
     def memory(self, stored: float) -> float:
         """Returns the bytes of a value in memory for the given bytes on storage."""
-        return _DESCRIPTOR_WIDTH if self.descriptor else stored if self.width is None else self.width
+        return (
+            _DESCRIPTOR_WIDTH if self.descriptor else stored if self.width is None else self.width
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +150,9 @@ class _FileSizes:
     Small files have an estimate of their own.
     """
 
-    def __init__(self, uri: str, leaves: Mapping[int, _Leaf], storage: tuple[tuple[str, str], ...]) -> None:
+    def __init__(
+        self, uri: str, leaves: Mapping[int, _Leaf], storage: tuple[tuple[str, str], ...]
+    ) -> None:
         self._widths: dict[int, float] = {}
         self._small_widths: dict[int, float] = {}
         self._uri = uri
@@ -161,7 +173,9 @@ class _FileSizes:
         key = tuple(file.fields)
         shape = shapes.get(key)
         if shape is None:
-            widths = self._estimate(file.fields, size / rows) if is_small else self._measure(file, rows)
+            widths = (
+                self._estimate(file.fields, size / rows) if is_small else self._measure(file, rows)
+            )
             shape = shapes[key] = self._shape(widths)
             known_widths = self._small_widths if is_small else self._widths
             for number, width in widths.items():
@@ -175,30 +189,42 @@ class _FileSizes:
     def _measure(self, file: DataFile, rows: int) -> dict[int, float]:
         """Returns the stored bytes per row of each field of a data file, measured or estimated."""
         row_bytes = (file.file_size_bytes or 0) / rows
-        sample = _column_bytes(self._uri, file, self._storage) if len(self._shapes) < MAX_SAMPLES else {}
+        sample = (
+            _column_bytes(self._uri, file, self._storage) if len(self._shapes) < MAX_SAMPLES else {}
+        )
         if not sample:
             return self._estimate(file.fields, row_bytes)
         widths = {number: size / rows for number, size in sample.items()}
         # Blob bytes lie outside of the columns of the file.
         outside = max(0.0, row_bytes - sum(widths.values()))
-        blobs = [number for number in widths if number in self._leaves and self._leaves[number].blob]
+        blobs = [
+            number for number in widths if number in self._leaves and self._leaves[number].blob
+        ]
         return widths | {number: widths[number] + outside / len(blobs) for number in blobs}
 
     def _estimate(self, fields: Sequence[int], row_bytes: float) -> dict[int, float]:
         """Spreads the bytes of a row evenly over the fields of variable or unknown width."""
         types = {
-            number: self._leaves[number].width if number in self._leaves else 0.0 for number in fields if number >= 0
+            number: self._leaves[number].width if number in self._leaves else 0.0
+            for number in fields
+            if number >= 0
         }
         fixed = [width for width in types.values() if width is not None]
         # Columns replaced by a newer file (-2) are still in this file, with unknown types.
         variable = len(fields) - len(fixed)
-        share = max(_LEAST_WIDTH, (row_bytes - sum(fixed)) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
+        share = (
+            max(_LEAST_WIDTH, (row_bytes - sum(fixed)) / max(1, variable))
+            if row_bytes
+            else _UNKNOWN_WIDTH
+        )
         return {number: share if width is None else width for number, width in types.items()}
 
     def _shape(self, widths: dict[int, float]) -> _Shape:
         fields = ((self._leaves.get(number), width) for number, width in widths.items())
         read = [
-            _DESCRIPTOR_WIDTH if leaf.descriptor else width for leaf, width in fields if leaf is not None and leaf.read
+            _DESCRIPTOR_WIDTH if leaf.descriptor else width
+            for leaf, width in fields
+            if leaf is not None and leaf.read
         ]
         return _Shape(row_bytes=sum(widths.values()), read_bytes=sum(read))
 
@@ -233,14 +259,18 @@ def measure(
     file_bytes = 0
     for metadata in _live_fragments(dataset, only):
         rows = metadata.physical_rows
-        stored = sum(files.bytes_to_read(file, rows) for file in metadata.files) + rows * external_width
+        stored = (
+            sum(files.bytes_to_read(file, rows) for file in metadata.files) + rows * external_width
+        )
         file_bytes += sum(file.file_size_bytes or 0 for file in metadata.files)
         fragments.append(FragmentSize(metadata.id, rows, metadata.num_rows, int(stored)))
     to_read = {number: leaf for number, leaf in leaves.items() if leaf.read}
     columns = dict(external_widths)
     for number, leaf in to_read.items():
         columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(files.width(number))
-    even_rows = min(file_bytes / _spark_width(leaves), sum(fragment.live_rows for fragment in fragments))
+    even_rows = min(
+        file_bytes / _spark_width(leaves), sum(fragment.live_rows for fragment in fragments)
+    )
     return ScanSize(
         fragments=tuple(fragments),
         row_bytes=sum(columns.values()),
@@ -249,7 +279,9 @@ def measure(
     )
 
 
-def _live_fragments(dataset: lance.LanceDataset, only: Sequence[int] | None) -> Iterator[FragmentMetadata]:
+def _live_fragments(
+    dataset: lance.LanceDataset, only: Sequence[int] | None
+) -> Iterator[FragmentMetadata]:
     """Yields the metadata of the fragments that have at least one live row."""
     chosen = None if only is None else frozenset(only)
     for handle in dataset.get_fragments():
@@ -264,7 +296,9 @@ def _spark_width(leaves: Mapping[int, _Leaf]) -> float:
     return _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values())
 
 
-def measure_row(dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]) -> float:
+def measure_row(
+    dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]
+) -> float:
     """Estimates the bytes of memory per row of some columns, with blobs as descriptors.
 
     Runs on the driver. Samples at most 1,000 fragments, evenly spread. Columns of fixed width need
@@ -347,7 +381,9 @@ def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]
     return {number: sizes[index] for number, index in columns if 0 <= index < len(sizes)}
 
 
-def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool) -> dict[int, _Leaf]:
+def _leaves(
+    dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool
+) -> dict[int, _Leaf]:
     requested = {_parse_path(path) for path in paths}
     leaves: dict[int, _Leaf] = {}
     for field in dataset.lance_schema.fields():

@@ -102,7 +102,9 @@ class SearchCall:
         if columns is not None:
             columns = tuple(columns) if isinstance(columns, list) else (columns,)
         phrase = self.settings.get("phrase", False)
-        return TextQuery(query=words, columns=columns, phrase=phrase, **_chosen(self.settings, _OF_BOTH))
+        return TextQuery(
+            query=words, columns=columns, phrase=phrase, **_chosen(self.settings, _OF_BOTH)
+        )
 
     def rows(self, values: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
         """Yields the rows of a search as Python values. Yields no rows if a query is NULL."""
@@ -110,7 +112,9 @@ class SearchCall:
             return
         reader = SearchReader(ref=self.ref, schema=self.schema, options=self.options_for(values))
         for batch in reader.read(reader.partitions()[0]):
-            columns: list[Any] = [column.to_pylist(maps_as_pydicts="strict") for column in batch.columns]
+            columns: list[Any] = [
+                column.to_pylist(maps_as_pydicts="strict") for column in batch.columns
+            ]
             yield from zip(*columns, strict=True)
 
 
@@ -131,7 +135,9 @@ def _chosen(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if values.get(name) is not None}
 
 
-def _analyze(function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgument) -> _AnalyzedSearch:
+def _analyze(
+    function: str, /, *args: AnalyzeArgument, **keywords: AnalyzeArgument
+) -> _AnalyzedSearch:
     """Checks the arguments of a call against the table. Runs in a Python process of Spark."""
     arguments = dict(_by_name(function, args, keywords))
     _check_forms(function, arguments)
@@ -153,7 +159,9 @@ def _check_forms(function: str, arguments: Mapping[str, AnalyzeArgument]) -> Non
         if argument.isTable:
             raise OptionError(name, "a table", f"a value: {_usage(function)}")
         if name not in queries and not argument.isConstantExpression:
-            raise OptionError(name, "an expression", "a constant: only queries may differ from row to row")
+            raise OptionError(
+                name, "an expression", "a constant: only queries may differ from row to row"
+            )
     for name in ("path", *queries):
         if name not in arguments:
             raise OptionError(name, None, _usage(function))
@@ -164,10 +172,14 @@ def _parse_call(queries: tuple[str, ...], values: Mapping[str, Any]) -> SearchCa
     given_options = values.get("options") or {}
     _refuse_borrowed(given_options)
     read = {"path": values["path"], **given_options}
-    read |= {name: _as_option_text(value) for name, value in _chosen(values, _OF_READS[:-1]).items()}
+    read |= {
+        name: _as_option_text(value) for name, value in _chosen(values, _OF_READS[:-1]).items()
+    }
     options = ReadOptions.parse(read)
     settings = _chosen(values, _OF_VECTORS + _OF_TEXTS + _OF_BOTH)
-    return SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
+    return SearchCall(
+        DatasetRef.resolve(options), queries, settings, options, spark_types.StructType()
+    )
 
 
 def _check_types(values: Mapping[str, object]) -> None:
@@ -179,11 +191,17 @@ def _check_types(values: Mapping[str, object]) -> None:
         if value is not None and not isinstance(value, str):
             raise OptionError(name, value, "a string")
     options = values.get("options") or {}
-    if not isinstance(options, Mapping) or not all(isinstance(text, str) for pair in options.items() for text in pair):
-        raise OptionError("options", "***", "a map of strings, such as map('storage.region', 'eu-west-1')")
+    if not isinstance(options, Mapping) or not all(
+        isinstance(text, str) for pair in options.items() for text in pair
+    ):
+        raise OptionError(
+            "options", "***", "a map of strings, such as map('storage.region', 'eu-west-1')"
+        )
 
 
-_PLAIN = re.compile(r"(aws_)?(default_)?region|((connect|request)_)?timeout|client_(max_retries|retry_timeout)")
+_PLAIN = re.compile(
+    r"(aws_)?(default_)?region|((connect|request)_)?timeout|client_(max_retries|retry_timeout)"
+)
 
 
 def _refuse_borrowed(options: Mapping[str, str]) -> None:
@@ -194,7 +212,9 @@ def _refuse_borrowed(options: Mapping[str, str]) -> None:
     """
     for key, value in options.items():
         name = key.lower().removeprefix(STORAGE_PREFIX)
-        is_plain = _PLAIN.fullmatch(name) is not None and re.fullmatch(r"[\w -]*", value) is not None
+        is_plain = (
+            _PLAIN.fullmatch(name) is not None and re.fullmatch(r"[\w -]*", value) is not None
+        )
         if name != key.lower() and not is_plain:
             raise OptionError(
                 key,
@@ -213,7 +233,9 @@ def _example_vector(call: SearchCall) -> list[float]:
     return [0] * (vector_size(field.to_arrow().type) or 1)
 
 
-def _by_name(function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _by_name(
+    function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
     """Yields the arguments by name."""
     places = ("path", *FUNCTIONS[function], "k")
     if len(args) > len(places):
@@ -221,7 +243,9 @@ def _by_name(function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) 
     accepted = _parameter_names(function)
     for name in keywords:
         if name not in accepted:
-            raise OptionError(name, "an argument", ", ".join(accepted), problem=f"is no argument of {function}")
+            raise OptionError(
+                name, "an argument", ", ".join(accepted), problem=f"is no argument of {function}"
+            )
         if name in places[: len(args)]:
             raise OptionError(name, "an argument", _usage(function), problem="is given twice")
     yield from zip(places, args, strict=False)

@@ -82,7 +82,11 @@ class Ranking:
         """
         for name in self.scores:
             if name in dataset.schema.names:
-                raise OptionError("columns", name, f"a table without this column, which a search of {dataset.uri} adds")
+                raise OptionError(
+                    "columns",
+                    name,
+                    f"a table without this column, which a search of {dataset.uri} adds",
+                )
         vector, text = self.vector, self.text
         if vector is not None:
             vector = checked_vector(dataset, vector)
@@ -111,7 +115,9 @@ class Ranking:
     def schema(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Schema:
         """Returns the schema of :meth:`batches`."""
         with search_errors(dataset, self.filter):
-            scanner = dataset.scanner(columns=_with(columns, ()), blob_handling=lance_blob_handling(self.blobs))
+            scanner = dataset.scanner(
+                columns=_with(columns, ()), blob_handling=lance_blob_handling(self.blobs)
+            )
             fields: list[pa.Field[Any]] = list(scanner.projected_schema)
         return pa.schema([*fields, *(pa.field(name, pa.float32()) for name in self.scores)])
 
@@ -139,7 +145,9 @@ class Ranking:
     def _read(self, dataset: lance.LanceDataset, columns: Columns) -> Iterator[pa.RecordBatch]:
         return read_scanner(self.scanner(dataset, columns), dataset, self.filter)
 
-    def _nearest(self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns) -> Iterator[pa.RecordBatch]:
+    def _nearest(
+        self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the nearest rows with searchable vectors.
 
         If Lance returns other vectors too, the next search requests twice as many rows.
@@ -156,7 +164,9 @@ class Ranking:
                 is_new = is_searchable(batch.column(_VECTOR)) & ~np.isin(ids, seen_ids)
                 rows = batch.select(names)
                 rows = rows if is_new.all() else rows.filter(pa.array(is_new))
-                yield rows.slice(0, total_rows - len(seen_ids)).slice(max(0, query.offset - len(seen_ids)))
+                yield rows.slice(0, total_rows - len(seen_ids)).slice(
+                    max(0, query.offset - len(seen_ids))
+                )
                 seen_ids = np.concatenate([seen_ids, ids[is_new]])[:total_rows]
             if is_filtered_later or len(seen_ids) == total_rows or row_count < search_rows:
                 return
@@ -168,7 +178,9 @@ class Ranking:
         search_rows = total_rows
         while True:
             batches = unfiltered._nearest_with_vectors(dataset, query, [], search_rows)  # noqa: SLF001 - same class
-            searchable = np.concatenate([np.empty(0, bool), *(is_searchable(b.column(_VECTOR)) for b in batches)])
+            searchable = np.concatenate(
+                [np.empty(0, bool), *(is_searchable(b.column(_VECTOR)) for b in batches)]
+            )
             places = np.flatnonzero(searchable)
             if len(places) >= total_rows:
                 return int(places[total_rows - 1]) + 1
@@ -181,7 +193,9 @@ class Ranking:
     ) -> Iterator[pa.RecordBatch]:
         """Yields the `search_rows` nearest rows with row ids and vectors."""
         assert query.column is not None
-        search = dataclasses.replace(self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0))
+        search = dataclasses.replace(
+            self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0)
+        )
         requested = {**_with(columns, (ROW_ID,)), _VECTOR: expression_of(query.column)}
         return search._read(dataset, requested)  # noqa: SLF001 - same class
 
@@ -198,7 +212,9 @@ class Ranking:
         """Returns the best rows of both searches by reciprocal rank fusion."""
         assert self.vector is not None
         nearest, texts = (
-            pa.Table.from_batches(ranking.batches(dataset, [ROW_ID]), schema=ranking.schema(dataset, [ROW_ID]))
+            pa.Table.from_batches(
+                ranking.batches(dataset, [ROW_ID]), schema=ranking.schema(dataset, [ROW_ID])
+            )
             for ranking in (self.only("vector"), self.only("text"))
         )
         ranked = fused(nearest, texts).slice(self.vector.offset, self.vector.k)
@@ -246,7 +262,9 @@ def search_errors(dataset: lance.LanceDataset, filter: str | None) -> Iterator[N
         raise _explain(error, dataset, filter) from error
 
 
-def _explain(error: BaseException, dataset: lance.LanceDataset, filter: str | None) -> LanceSparkError:
+def _explain(
+    error: BaseException, dataset: lance.LanceDataset, filter: str | None
+) -> LanceSparkError:
     text = plain(error)
     if filter is not None and is_filter_failure(error):
         hint = "A value of the table makes the filter fail. Exclude this value in the filter."
@@ -272,10 +290,15 @@ def fused(near: pa.Table, good: pa.Table) -> pa.Table:
         `_rowid`, `_distance`, `_score` and `_relevance_score`. `_distance` or `_score` is NULL if
         only the other search returned the row. Rows of equal relevance are ordered by id.
     """
-    ids, places = np.unique(np.concatenate([t[ROW_ID].to_numpy() for t in (near, good)]), return_inverse=True)
+    ids, places = np.unique(
+        np.concatenate([t[ROW_ID].to_numpy() for t in (near, good)]), return_inverse=True
+    )
     relevance = np.zeros(len(ids))
     scores = []
-    for ranked, name, at in ((near, DISTANCE, places[: len(near)]), (good, SCORE, places[len(near) :])):
+    for ranked, name, at in (
+        (near, DISTANCE, places[: len(near)]),
+        (good, SCORE, places[len(near) :]),
+    ):
         np.add.at(relevance, at, 1 / (RRF_K + 1 + np.arange(len(ranked))))
         values, has_score = np.zeros(len(ids), np.float32), np.zeros(len(ids), bool)
         values[at], has_score[at] = ranked[name].to_numpy(), True
@@ -358,11 +381,17 @@ def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
         return name
     names = _vector_paths(dataset.schema, "") or _vector_paths(dataset.schema, "", nested=True)
     if len(names) != 1:
-        raise OptionError("vector_column_name", None, f"one of {', '.join(names)}" if names else _no_vectors(dataset))
+        raise OptionError(
+            "vector_column_name",
+            None,
+            f"one of {', '.join(names)}" if names else _no_vectors(dataset),
+        )
     return str(names[0])
 
 
-def _vector_paths(fields: Iterable[pa.Field[Any]], parent: str, *, nested: bool = False) -> list[str]:
+def _vector_paths(
+    fields: Iterable[pa.Field[Any]], parent: str, *, nested: bool = False
+) -> list[str]:
     """Returns the paths of the columns of vectors; `nested` includes fields of structs."""
     paths = []
     for field in fields:
@@ -391,7 +420,9 @@ def stored_field(dataset: lance.LanceDataset, name: str, uri: str) -> Any:  # no
     """
     field = dataset.lance_schema.field(name)
     if field is None:
-        raise ColumnNotFoundError(name, uri, hint=f"Its columns are {', '.join(dataset.schema.names)}.")
+        raise ColumnNotFoundError(
+            name, uri, hint=f"Its columns are {', '.join(dataset.schema.names)}."
+        )
     return field
 
 
@@ -410,7 +441,9 @@ def vector_size(kind: Kind) -> int | None:
     if not pa.types.is_fixed_size_list(kind):
         return None
     element = kind.value_type
-    return int(kind.list_size) if pa.types.is_floating(element) or pa.types.is_uint8(element) else None
+    return (
+        int(kind.list_size) if pa.types.is_floating(element) or pa.types.is_uint8(element) else None
+    )
 
 
 def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQuery:
@@ -433,8 +466,12 @@ def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQue
     metric = query.metric
     if pa.types.is_uint8(getattr(kind, "storage_type", kind).value_type):
         metric = metric or "hamming"
-        if metric != "hamming" or not all(isinstance(value, int) and 0 <= value < 256 for value in _numbers(query.q)):
-            raise OptionError("metric", metric, f"hamming, and a vector of bytes, as column {column!r} has")
+        if metric != "hamming" or not all(
+            isinstance(value, int) and 0 <= value < 256 for value in _numbers(query.q)
+        ):
+            raise OptionError(
+                "metric", metric, f"hamming, and a vector of bytes, as column {column!r} has"
+            )
     elif metric == "hamming":
         raise OptionError("metric", metric, f"l2, cosine or dot: column {column!r} has {kind}")
     return dataclasses.replace(query, column=column, metric=metric)
@@ -450,9 +487,15 @@ def _check_length(q: Sequence[Any], column: str, size: int, *, is_list: bool) ->
     is_list_query = isinstance(q[0], tuple)
     length = len(q[0]) if is_list_query else len(q)
     if is_list_query and not is_list:
-        raise OptionError("q", f"{len(q)} vectors", f"one vector, because column {column!r} has one vector per row")
+        raise OptionError(
+            "q",
+            f"{len(q)} vectors",
+            f"one vector, because column {column!r} has one vector per row",
+        )
     if length != size:
-        raise OptionError("q", f"a vector of {length}", f"a vector of {size} numbers, as column {column!r} has")
+        raise OptionError(
+            "q", f"a vector of {length}", f"a vector of {size} numbers, as column {column!r} has"
+        )
 
 
 def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -468,7 +511,9 @@ def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tu
         kind = stored_field(dataset, name, dataset.uri).to_arrow().type
         kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
         if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
-            raise OptionError("fts_columns", name, f"columns of strings, or of lists of strings, not of {kind}")
+            raise OptionError(
+                "fts_columns", name, f"columns of strings, or of lists of strings, not of {kind}"
+            )
     return tuple(names)
 
 

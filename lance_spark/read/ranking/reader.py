@@ -23,13 +23,18 @@ if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
     from lance_spark.options.io_options import ReadOptions
 
-_ONE_ANSWER = "no value: a search reads the whole table, and k in nearest or full_text_query limits the rows"
+_ONE_ANSWER = (
+    "no value: a search reads the whole table, and k in nearest or full_text_query limits the rows"
+)
 
 
 def ranking_of(options: ReadOptions) -> Ranking:
     """Returns the ranking for the options of a load."""
     return Ranking(
-        vector=options.nearest, text=options.full_text_query, filter=options.filter, blobs=options.blob_handling
+        vector=options.nearest,
+        text=options.full_text_query,
+        filter=options.filter,
+        blobs=options.blob_handling,
     )
 
 
@@ -44,13 +49,17 @@ def search_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
     """
     for name in ("limit", "fragments", "with_row_versions"):
         if getattr(options, name) not in (None, False):
-            raise OptionError(name, getattr(options, name), _ONE_ANSWER, problem="does not fit a search")
+            raise OptionError(
+                name, getattr(options, name), _ONE_ANSWER, problem="does not fit a search"
+            )
     dataset = ref.open()
     if options.filter is not None:
         check_filter(dataset, options.filter, ref.uri, options.blob_handling)
     ranking = ranking_of(options).checked(dataset)
     schema = table_schema(dataset, ref, options)
-    return StructType([*schema.fields, *(StructField(name, FloatType(), True) for name in ranking.scores)])
+    return StructType(
+        [*schema.fields, *(StructField(name, FloatType(), True) for name in ranking.scores)]
+    )
 
 
 class SearchReader(DataSourceReader):
@@ -84,7 +93,9 @@ class SearchReader(DataSourceReader):
         ranking = ranking_of(self.options).checked(dataset)
         count = len(self.schema.fields) - len(ranking.scores)
         target = StructType(self.schema.fields[:count])
-        projection = Projection(dataset, target, self.options.blob_handling, self.ref.uri, prune=False)
+        projection = Projection(
+            dataset, target, self.options.blob_handling, self.ref.uri, prune=False
+        )
         fields = [*projection.source, *(pa.field(name, pa.float32()) for name in ranking.scores)]
         source = pa.schema(fields)
         converter = ReadConverter(source, self.schema)

@@ -67,7 +67,11 @@ class IndexedSort:
         return f"{self.call.k} by {self.call.metric} of {self.call.column}, index: {self.index}"
 
     def search(
-        self, dataset: lance.LanceDataset, columns: Sequence[str], filter: str | None, blobs: BlobHandling
+        self,
+        dataset: lance.LanceDataset,
+        columns: Sequence[str],
+        filter: str | None,
+        blobs: BlobHandling,
     ) -> list[pa.RecordBatch] | None:
         """Returns the nearest rows, including all rows as near as the last one.
 
@@ -95,10 +99,20 @@ class IndexedSort:
         return None
 
     def _search(
-        self, dataset: lance.LanceDataset, columns: Sequence[str], filter: str | None, blobs: BlobHandling, rows: int
+        self,
+        dataset: lance.LanceDataset,
+        columns: Sequence[str],
+        filter: str | None,
+        blobs: BlobHandling,
+        rows: int,
     ) -> pa.Table:
         call = self.call
-        nearest: dict[str, Any] = {"column": call.column, "q": list(call.q), "k": rows, "metric": call.metric}
+        nearest: dict[str, Any] = {
+            "column": call.column,
+            "q": list(call.q),
+            "k": rows,
+            "metric": call.metric,
+        }
         nearest |= {"refine_factor": REFINE, "search_effort": EFFORT if filter is None else 1.0}
         return dataset.scanner(
             columns=requested_columns([*columns, DISTANCE]),
@@ -112,7 +126,9 @@ class IndexedSort:
     def _tells_apart(self, distances: pa.ChunkedArray[Any]) -> bool:
         """Tells whether the k-th row is clearly nearer than the last row of the search."""
         first, kth, last = (distances[at].as_py() for at in (0, self.call.k - 1, -1))
-        return bool(last - kth > max(_TINY[self.call.metric], _ROUNDING * max(abs(first), abs(kth))))
+        return bool(
+            last - kth > max(_TINY[self.call.metric], _ROUNDING * max(abs(first), abs(kth)))
+        )
 
 
 def plan_nearest(
@@ -164,7 +180,9 @@ def _refusal(dataset: lance.LanceDataset, options: ReadOptions, call: NearestCal
 
 def _index_with_metric(dataset: lance.LanceDataset, call: NearestCall) -> str | None:
     """Returns the name of a vector index, if all vector indexes of the column have the metric."""
-    column_indexes = [index for index in dataset.describe_indices() if index.field_names == [call.column]]
+    column_indexes = [
+        index for index in dataset.describe_indices() if index.field_names == [call.column]
+    ]
     vector_indexes = [index for index in column_indexes if "VectorIndex" in index.type_url]
     metrics = {str((index.details or {}).get("metric_type")).lower() for index in vector_indexes}
     # With several indexes, Lance chooses one.

@@ -41,7 +41,9 @@ def lance_query_of(query: FullTextQuery) -> Any:  # noqa: ANN401 - a class of py
         )
     if isinstance(query, BoostQuery):
         return lance_query.BoostQuery(
-            lance_query_of(query.positive), lance_query_of(query.negative), negative_boost=query.negative_boost
+            lance_query_of(query.positive),
+            lance_query_of(query.negative),
+            negative_boost=query.negative_boost,
         )
     assert isinstance(query, BooleanQuery)
     return lance_query.BooleanQuery(
@@ -59,11 +61,15 @@ def full_text_of(query: TextQuery) -> Any:  # noqa: ANN401 - a class of pylance,
     phrases, words = ([query.query], "") if query.phrase else split_phrases(query.query)
     if not phrases and len(query.columns) > 1:
         return lance_query.MultiMatchQuery(words, list(query.columns))
-    parts: list[Any] = [lance_query.PhraseQuery(phrase, column) for phrase in phrases for column in query.columns]
+    parts: list[Any] = [
+        lance_query.PhraseQuery(phrase, column) for phrase in phrases for column in query.columns
+    ]
     if words:
         parts += [lance_query.MatchQuery(words, column) for column in query.columns]
     return (
-        parts[0] if len(parts) == 1 else lance_query.BooleanQuery([(lance_query.Occur.SHOULD, part) for part in parts])
+        parts[0]
+        if len(parts) == 1
+        else lance_query.BooleanQuery([(lance_query.Occur.SHOULD, part) for part in parts])
     )
 
 

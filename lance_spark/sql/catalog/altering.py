@@ -10,7 +10,12 @@ import pyarrow as pa
 
 from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError, UnsupportedOperationError
+from lance_spark.errors import (
+    ColumnExistsError,
+    ColumnNotFoundError,
+    OptionError,
+    UnsupportedOperationError,
+)
 from lance_spark.lance_compat import without_fields
 from lance_spark.sql.catalog.location import CatalogLocation
 from lance_spark.sql.catalog.table_definition import (
@@ -97,7 +102,9 @@ def _check_changes(changes: Sequence[_Change], dataset: lance.LanceDataset) -> N
     """
     if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
         raise _unsupported_error(
-            "REPLACE COLUMNS", dataset, "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
+            "REPLACE COLUMNS",
+            dataset,
+            "Write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT",
         )
     for change in changes:
         kind = change["kind"]
@@ -108,26 +115,38 @@ def _check_changes(changes: Sequence[_Change], dataset: lance.LanceDataset) -> N
         elif kind in ("SetProperty", "RemoveProperty"):
             _check_property(change, dataset)
         else:
-            clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
-            raise _unsupported_error(clause, dataset, "Keep the columns in their order, and without defaults")
+            clause = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(
+                " of "
+            )
+            raise _unsupported_error(
+                clause, dataset, "Keep the columns in their order, and without defaults"
+            )
 
 
 def _check_addition(change: _Change, dataset: lance.LanceDataset) -> None:
     column: list[str] = change["column"]
     name = ".".join(column)
     if len(column) > 1:
-        raise _unsupported_error(f"adding the field {name} to a struct", dataset, "Make another column")
+        raise _unsupported_error(
+            f"adding the field {name} to a struct", dataset, "Make another column"
+        )
     if name.lower() in map(str.lower, dataset.schema.names):
         raise ColumnExistsError([name], dataset.uri, hint="nothing was changed")
     if change.get("position"):
-        raise _unsupported_error(f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last")
+        raise _unsupported_error(
+            f"FIRST or AFTER of {name}", dataset, "Leave the position out: the column comes last"
+        )
     if change.get("default"):
         raise _unsupported_error(
-            f"DEFAULT of {name}", dataset, f"Add {name} without a default, and set its values by UPDATE"
+            f"DEFAULT of {name}",
+            dataset,
+            f"Add {name} without a default, and set its values by UPDATE",
         )
     if not change["nullable"]:
         raise _unsupported_error(
-            f"NOT NULL of {name}", dataset, "Add the column without NOT NULL: existing rows are NULL"
+            f"NOT NULL of {name}",
+            dataset,
+            "Add the column without NOT NULL: existing rows are NULL",
         )
 
 
@@ -136,10 +155,14 @@ def _check_column(change: _Change, dataset: lance.LanceDataset) -> None:
     column: list[str] = change["column"]
     name, is_drop = ".".join(column), change["kind"] == "DeleteColumn"
     if column[0] not in dataset.schema.names and not (is_drop and change.get("if_exists")):
-        raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        raise ColumnNotFoundError(
+            name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+        )
     if len(column) > 1 and is_drop:
         raise _unsupported_error(
-            f"dropping the field {name} of a struct", dataset, "Make another column, and drop this column"
+            f"dropping the field {name} of a struct",
+            dataset,
+            "Make another column, and drop this column",
         )
 
 
@@ -149,7 +172,9 @@ def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
         _check_automation(change, dataset)
     elif change["kind"] == "SetProperty":
         if change["property"] == "location":
-            raise _unsupported_error("SET LOCATION", dataset, "Copy the table into the folder of its catalog")
+            raise _unsupported_error(
+                "SET LOCATION", dataset, "Copy the table into the folder of its catalog"
+            )
         refuse_ineffective([change["property"]])
 
 
@@ -167,7 +192,9 @@ def _check_automation(change: _Change, dataset: lance.LanceDataset) -> None:
         existing_view(dataset)
 
 
-def _unsupported_error(clause: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
+def _unsupported_error(
+    clause: str, dataset: lance.LanceDataset, instead: str
+) -> UnsupportedOperationError:
     return UnsupportedOperationError(
         f"Lance does not support {clause}. Table: {dataset.uri}. Nothing was changed. {instead}."
     )
@@ -177,7 +204,9 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
     """Adds columns, and returns the resulting version."""
     new_columns = pa.schema(
         [
-            with_comment(_to_field(change["column"][0], change["type"]), change.get("comment") or None)
+            with_comment(
+                _to_field(change["column"][0], change["type"]), change.get("comment") or None
+            )
             for change in changes
         ]
     )
@@ -185,21 +214,31 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
     def add(head: lance.LanceDataset) -> None:
         present = sorted(set(new_columns.names).intersection(head.schema.names))
         if present:
-            raise ColumnExistsError(present, ref.uri, hint="a concurrent writer added it; nothing was changed")
+            raise ColumnExistsError(
+                present, ref.uri, hint="a concurrent writer added it; nothing was changed"
+            )
         check_storable(new_columns, head.data_storage_version)
         head.add_columns(new_columns)
 
-    return change_schema(ref, add, has_landed=lambda head: set(new_columns.names) <= set(head.schema.names)).version
+    return change_schema(
+        ref, add, has_landed=lambda head: set(new_columns.names) <= set(head.schema.names)
+    ).version
 
 
-def _drop_and_alter(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
+def _drop_and_alter(
+    ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset
+) -> None:
     table = open_table(ref.uri, storage_options=ref.storage)
     dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
     names = frozenset(dataset.schema.names)
     present = [name for name in dropped if name in names]
     if present:
         table.drop_columns(present)
-    alterations = [alteration for change in changes if (alteration := _to_alteration(change, dataset)) is not None]
+    alterations = [
+        alteration
+        for change in changes
+        if (alteration := _to_alteration(change, dataset)) is not None
+    ]
     if alterations:
         table.alter_columns(*alterations)
     for change in changes:
@@ -207,8 +246,15 @@ def _drop_and_alter(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.
             table.alter_view(auto_refresh=_is_true(change))
 
 
-_REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}
-_ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
+_REFUSED_CLAUSES = {
+    "UpdateColumnDefaultValue": "SET DEFAULT",
+    "UpdateColumnPosition": "FIRST or AFTER",
+}
+_ALTERATIONS = {
+    "RenameColumn": "name",
+    "UpdateColumnType": "type",
+    "UpdateColumnNullability": "nullable",
+}
 
 
 def _to_alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:

@@ -12,7 +12,11 @@ from lance_spark.errors import OptionError, TableNotFoundError, UnsupportedOpera
 from lance_spark.namespaces.access import access_of, describe, plain_location
 from lance_spark.namespaces.reference import NamespaceClientSpec, NamespaceTable
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, IMPLEMENTATION, setting_of
-from lance_spark.sql.catalog.location import CatalogLocation, NamespaceNotFoundError, parse_stored_code
+from lance_spark.sql.catalog.location import (
+    CatalogLocation,
+    NamespaceNotFoundError,
+    parse_stored_code,
+)
 from lance_spark.table.connections.connection import Connection, connect
 from lance_spark.table.connections.namespaces import NamespaceTables
 
@@ -28,7 +32,9 @@ class NamespaceLocation(CatalogLocation):
     client: NamespaceClientSpec
 
     @staticmethod
-    def of_options(catalog: str, options: Mapping[str, str], namespace: tuple[str, ...]) -> NamespaceLocation:
+    def of_options(
+        catalog: str, options: Mapping[str, str], namespace: tuple[str, ...]
+    ) -> NamespaceLocation:
         """Returns the location for the options of a catalog.
 
         Raises:
@@ -41,8 +47,12 @@ class NamespaceLocation(CatalogLocation):
         try:
             client.check_registered()
         except OptionError as error:
-            raise OptionError(setting_of(catalog, IMPLEMENTATION), options[IMPLEMENTATION], error.accepted) from error
-        return NamespaceLocation(catalog, str(client), namespace=namespace, allows_stored_code=allowed, client=client)
+            raise OptionError(
+                setting_of(catalog, IMPLEMENTATION), options[IMPLEMENTATION], error.accepted
+            ) from error
+        return NamespaceLocation(
+            catalog, str(client), namespace=namespace, allows_stored_code=allowed, client=client
+        )
 
     @property
     def tables(self) -> NamespaceTables:
@@ -79,7 +89,9 @@ class NamespaceLocation(CatalogLocation):
     def connection(self) -> Connection:
         """Connects to the service with :func:`lance_spark.connect`."""
         properties = dict(self.client.properties)
-        return connect(namespace_client_impl=self.client.implementation, namespace_client_properties=properties)
+        return connect(
+            namespace_client_impl=self.client.implementation, namespace_client_properties=properties
+        )
 
     def table_names(self) -> list[str]:
         """Returns the names of the tables of the namespace.
@@ -187,7 +199,13 @@ class NamespaceLocation(CatalogLocation):
     def _relative(self, location: str) -> str:
         """Returns a location as the service takes it. `dir` takes only locations below its root."""
         root = dict(self.client.properties).get("root")
-        path = unquote("/" + location.removeprefix("file:").lstrip("/")) if location.startswith("file:") else location
+        path = (
+            unquote("/" + location.removeprefix("file:").lstrip("/"))
+            if location.startswith("file:")
+            else location
+        )
         if self.client.implementation != "dir" or root is None:
             return location
-        return path.removeprefix(f"{os.path.abspath(root) if '://' not in root else root.rstrip('/')}/")
+        return path.removeprefix(
+            f"{os.path.abspath(root) if '://' not in root else root.rstrip('/')}/"
+        )

@@ -15,7 +15,13 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError, OptionError, TableNotFoundError
 from lance_spark.locations import is_local, is_misread, normalize_uri
 from lance_spark.options.io_options import STORAGE_PREFIX
-from lance_spark.session.catalogs import ALLOW_STORED_CODE, IMPLEMENTATION, ROOT, setting_of, trusted_options
+from lance_spark.session.catalogs import (
+    ALLOW_STORED_CODE,
+    IMPLEMENTATION,
+    ROOT,
+    setting_of,
+    trusted_options,
+)
 from lance_spark.storage.objects import MOST_NAME_BYTES, open_session
 from lance_spark.table.connections.connection import Connection, connect, open_table
 from lance_spark.table.connections.folders import is_folder_name, table_uri
@@ -61,7 +67,9 @@ class CatalogLocation:
         options = trusted_options(catalog, arguments["origins"])
         namespace = tuple(arguments.get("namespace") or ())
         if IMPLEMENTATION in options:
-            from lance_spark.sql.catalog.lance_namespace import NamespaceLocation  # its base class is here
+            from lance_spark.sql.catalog.lance_namespace import (
+                NamespaceLocation,
+            )  # its base class is here
 
             return NamespaceLocation.of_options(catalog, options, namespace)
         allowed = parse_stored_code(catalog, options)
@@ -72,16 +80,25 @@ class CatalogLocation:
         unknown = sorted(key for key in options if not key.startswith(STORAGE_PREFIX))
         if unknown:
             accepted = f"{ROOT}, {ALLOW_STORED_CODE} and {STORAGE_PREFIX}*; or {IMPLEMENTATION} for a Lance namespace"
-            raise OptionError(setting_of(catalog, unknown[0]), "***", accepted, problem="is not known")
+            raise OptionError(
+                setting_of(catalog, unknown[0]), "***", accepted, problem="is not known"
+            )
         storage = {key.removeprefix(STORAGE_PREFIX): value for key, value in options.items()}
-        return CatalogLocation(catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed)
+        return CatalogLocation(
+            catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed
+        )
 
     @property
     def folder(self) -> str:
         """Location of the namespace."""
         for part in self.namespace:
             is_long = is_local(self.root) and len(os.fsencode(part)) > MOST_NAME_BYTES
-            if part.endswith(TABLE_SUFFIX) or not is_folder_name(part) or is_long or is_misread(self.root, part):
+            if (
+                part.endswith(TABLE_SUFFIX)
+                or not is_folder_name(part)
+                or is_long
+                or is_misread(self.root, part)
+            ):
                 accepted = (
                     "the name of a folder: not empty, in one line, without slashes, not beginning with a dot or an "
                     f"underscore, not ending in {TABLE_SUFFIX}, at most {MOST_NAME_BYTES} bytes on a file system, and "
@@ -105,7 +122,9 @@ class CatalogLocation:
         if not is_local(self.root):
             below = uri.startswith(f"{self.root}/")
             return below and not {"..", "."} & set(unquote(uri).split("/")[3:])
-        return is_local(uri) and os.path.realpath(uri).startswith(f"{os.path.realpath(self.root)}/".replace("//", "/"))
+        return is_local(uri) and os.path.realpath(uri).startswith(
+            f"{os.path.realpath(self.root)}/".replace("//", "/")
+        )
 
     def inside(self, folder: str) -> CatalogLocation:
         """Returns a namespace below this namespace."""
@@ -171,7 +190,9 @@ class CatalogLocation:
         else:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
             names = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
-        hidden = (name for name in names if name.startswith((".", "_")) or is_misread(self.root, name))
+        hidden = (
+            name for name in names if name.startswith((".", "_")) or is_misread(self.root, name)
+        )
         return sorted(name for name in names.difference(hidden) if not name.endswith(TABLE_SUFFIX))
 
 

@@ -93,11 +93,17 @@ class MetadataRequest:
         if name not in TABLES:
             raise OptionError(METADATA_OPTION, name, "nothing: only the SQL catalog sets it")
         limit = int(rows[0]) if rows else None
-        return MetadataRequest(name=name, columns=tuple(columns), limit=limit, newest_first="newest" in rows)
+        return MetadataRequest(
+            name=name, columns=tuple(columns), limit=limit, newest_first="newest" in rows
+        )
 
 
-def _list_versions(dataset: lance.LanceDataset, request: MetadataRequest) -> Iterator[dict[str, object]]:
-    numbers = sorted((ref["version"] for ref in dataset.version_refs()), reverse=request.newest_first)[: request.limit]
+def _list_versions(
+    dataset: lance.LanceDataset, request: MetadataRequest
+) -> Iterator[dict[str, object]]:
+    numbers = sorted(
+        (ref["version"] for ref in dataset.version_refs()), reverse=request.newest_first
+    )[: request.limit]
     if request.columns == ("version",):
         # The listing has the numbers, so no manifest is read.
         for number in numbers:
@@ -138,7 +144,9 @@ def _list_tags(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict
         yield {"tag": tag, "branch": about["branch"] or MAIN_BRANCH, "version": about["version"]}
 
 
-def _list_branches_of(dataset: lance.LanceDataset, _: MetadataRequest) -> Iterator[dict[str, object]]:
+def _list_branches_of(
+    dataset: lance.LanceDataset, _: MetadataRequest
+) -> Iterator[dict[str, object]]:
     return (dataclasses.asdict(branch) for branch in list_branches(dataset))
 
 

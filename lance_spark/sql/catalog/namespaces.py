@@ -11,7 +11,11 @@ from lance_spark.errors import UnsupportedOperationError
 from lance_spark.locations import is_local, is_misread
 from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
 from lance_spark.sql.catalog.location import TABLE_SUFFIX, CatalogLocation
-from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
+from lance_spark.staging.table_folder import (
+    delete_folder_of_tables,
+    delete_leftovers,
+    find_foreign_file,
+)
 from lance_spark.storage.objects import LanceObjects
 
 
@@ -60,7 +64,9 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"Lance namespaces take properties only at their creation. Namespace: {location.folder}. Nothing was "
             "changed."
         )
-    raise _properties_error(f"ALTER NAMESPACE of {location.folder}: {', '.join(arguments.get('properties') or ())}")
+    raise _properties_error(
+        f"ALTER NAMESPACE of {location.folder}: {', '.join(arguments.get('properties') or ())}"
+    )
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,8 +131,14 @@ def _find_foreign_files(location: CatalogLocation) -> list[str]:
         return [location.folder]
     folders = location.folders()
     paths = _list_unexpected(location.folder, {*folders, FOLDER})
-    paths += [f"{table.uri}/{name}" for table in _list_table_folders(location) if (name := find_foreign_file(table))]
-    return sorted(paths) + [path for name in folders for path in _find_foreign_files(location.inside(name))]
+    paths += [
+        f"{table.uri}/{name}"
+        for table in _list_table_folders(location)
+        if (name := find_foreign_file(table))
+    ]
+    return sorted(paths) + [
+        path for name in folders for path in _find_foreign_files(location.inside(name))
+    ]
 
 
 def _list_unexpected(folder: str, expected: Collection[str]) -> list[str]:
@@ -135,7 +147,8 @@ def _list_unexpected(folder: str, expected: Collection[str]) -> list[str]:
         return [
             entry.path
             for entry in entries
-            if not entry.is_dir(follow_symlinks=False) or not (entry.name in expected or _is_table(entry.name))
+            if not entry.is_dir(follow_symlinks=False)
+            or not (entry.name in expected or _is_table(entry.name))
         ]
 
 
@@ -146,7 +159,11 @@ def _is_table(name: str) -> bool:
 def _list_table_folders(location: CatalogLocation) -> list[DatasetRef]:
     """Returns the folders of tables in a namespace, including leftovers of a killed drop."""
     names = LanceObjects(location.folder, location.storage).list_folders("")
-    return [DatasetRef.at(f"{location.folder}/{name}", location.storage) for name in names if _is_table(name)]
+    return [
+        DatasetRef.at(f"{location.folder}/{name}", location.storage)
+        for name in names
+        if _is_table(name)
+    ]
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:

@@ -76,6 +76,8 @@ def catalog(
         client.check_registered()
         options = namespace_options(client, allow_stored_code=allow_stored_code)
     else:
-        options = catalog_options(connection.uri, storage_options=storage_options, allow_stored_code=allow_stored_code)
+        options = catalog_options(
+            connection.uri, storage_options=storage_options, allow_stored_code=allow_stored_code
+        )
     register_catalog(spark, name, options)
     return connection

@@ -42,7 +42,16 @@ _LONG_OPTIONS = tuple(name for name in WriteOptions.__dataclass_fields__ if "_" 
 _OPTION_PREFIX = "option."
 """Spark's prefix of OPTIONS among TBLPROPERTIES."""
 
-_OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
+_OF_SPARK = (
+    "provider",
+    "owner",
+    "external",
+    "location",
+    "is_managed_location",
+    "comment",
+    "collation",
+    "table_type",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,9 @@ class TableDefinition:
         location = CatalogLocation.of(arguments)
         location.check_exists()
         properties: dict[str, str] = dict(arguments["properties"])
-        _refuse_foreign_clauses(location, location.uri_of(arguments["name"]), arguments["partitions"], properties)
+        _refuse_foreign_clauses(
+            location, location.uri_of(arguments["name"]), arguments["partitions"], properties
+        )
         options, user_properties = _split_properties(properties)
         check_statement_options("CREATE TABLE", options)
         columns = WriteOptions.parse(options).column_options
@@ -119,7 +130,11 @@ def _refuse_foreign_clauses(
             "USING out, write df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog."
         )
     if "location" in properties:
-        raise OptionError("LOCATION", properties["location"], f"none: tables of this catalog are in {location.root}")
+        raise OptionError(
+            "LOCATION",
+            properties["location"],
+            f"none: tables of this catalog are in {location.root}",
+        )
 
 
 def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -133,11 +148,15 @@ def _split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], di
             named_options[key] = text
     if _FILE_FORMAT in named_options:
         named_options["data_storage_version"] = named_options.pop(_FILE_FORMAT)
-    options = {key: text for key, text in named_options.items() if _is_option(key)} | prefixed_options
+    options = {
+        key: text for key, text in named_options.items() if _is_option(key)
+    } | prefixed_options
     return options, {key: text for key, text in named_options.items() if key not in options}
 
 
-def _declare_columns(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
+def _declare_columns(
+    schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]
+) -> StructType:
     """Returns columns with the declarations of `CREATE TABLE`: NOT NULL, comments, options."""
     lance_fields = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
     fields = []
@@ -183,7 +202,9 @@ def refuse_reserved(names: Iterable[str]) -> None:
     """
     for name in names:
         if name in _RESERVED or name.startswith(_PRIVATE):
-            raise OptionError("TBLPROPERTIES", name, "another name: this one says what the table is")
+            raise OptionError(
+                "TBLPROPERTIES", name, "another name: this one says what the table is"
+            )
 
 
 def refuse_ineffective(names: Iterable[str]) -> None:

@@ -32,8 +32,17 @@ from lance_spark.read.reader import read_schema
 from lance_spark.sql.catalog.lance_namespace import NamespaceLocation
 from lance_spark.sql.catalog.location import CatalogLocation
 from lance_spark.sql.catalog.metadata_tables import TABLES
-from lance_spark.sql.catalog.table_definition import TableDefinition, is_free_property, read_user_properties
-from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
+from lance_spark.sql.catalog.table_definition import (
+    TableDefinition,
+    is_free_property,
+    read_user_properties,
+)
+from lance_spark.staging.table_folder import (
+    check_new_table,
+    delete_leftovers,
+    delete_table_folder,
+    has_leftovers,
+)
 from lance_spark.table.connections.connection import open_table
 from lance_spark.types import parse_spark_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
@@ -104,9 +113,18 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if metadata_name is None:
         return describe_version(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
     for option, value in shape.items():
-        raise OptionError(option, value, "no option: SELECT the columns", problem=f"is no option of .{metadata_name}")
+        raise OptionError(
+            option,
+            value,
+            "no option: SELECT the columns",
+            problem=f"is no option of .{metadata_name}",
+        )
     read = {**_read_options(pinned), METADATA_OPTION: metadata_name}
-    return {"metadata": metadata_name, "schema": to_spark_schema(TABLES[metadata_name][0]).json(), "read": read}
+    return {
+        "metadata": metadata_name,
+        "schema": to_spark_schema(TABLES[metadata_name][0]).json(),
+        "read": read,
+    }
 
 
 def _resolve_name(arguments: Mapping[str, Any]) -> tuple[DatasetRef, str | None]:
@@ -175,7 +193,11 @@ def _to_timestamp(microseconds: int) -> datetime:
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
     except OverflowError:
-        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+        return (
+            datetime.max.replace(tzinfo=UTC)
+            if microseconds > 0
+            else datetime.min.replace(tzinfo=UTC)
+        )
 
 
 def _read_options(ref: DatasetRef) -> dict[str, str]:
@@ -222,7 +244,9 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     definition = TableDefinition.parse(arguments)
     ref = definition.ref
     _refuse_existing(ref)
-    _write_nothing(ref, definition.columns, {**definition.options, "create_only": "true"}, overwrite=False)
+    _write_nothing(
+        ref, definition.columns, {**definition.options, "create_only": "true"}, overwrite=False
+    )
     if definition.properties:
         change_schema(ref, lambda _: set_config(definition.properties))
     return describe_version(ref.pin(None))
@@ -238,7 +262,9 @@ def _register(location: NamespaceLocation, arguments: Mapping[str, Any]) -> dict
         accepted = "a table that exists, whose columns the statement leaves out. Leave LOCATION out for a new table"
         raise OptionError("LOCATION", arguments["properties"]["location"], accepted)
     location.check_exists()
-    return describe_version(location.register(arguments["name"], arguments["properties"]["location"]).pin(None))
+    return describe_version(
+        location.register(arguments["name"], arguments["properties"]["location"]).pin(None)
+    )
 
 
 def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +302,9 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Makes a version without rows: `REPLACE TABLE` without a query."""
     ref = CatalogLocation.of(arguments).place(arguments["name"])
     options = {key: text for key, text in arguments["write"].items() if key != "path"}
-    _write_nothing(ref, parse_spark_schema(arguments["schema"]), options, overwrite=arguments["replaces"])
+    _write_nothing(
+        ref, parse_spark_schema(arguments["schema"]), options, overwrite=arguments["replaces"]
+    )
     return {}
 
 
@@ -382,7 +410,9 @@ def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     branch = options.get("branch")
     if branch is not None and branch != arguments["branch"]:
         instead = "Spark 4.3, or the location of the branch as the name of the table"
-        raise OptionError("branch", branch, instead, problem="does not reach the catalog in this release of Spark")
+        raise OptionError(
+            "branch", branch, instead, problem="does not reach the catalog in this release of Spark"
+        )
     return {}
 
 
@@ -402,8 +432,12 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
         "format": dataset.data_storage_version,
         "stable-row-ids": str(dataset.has_stable_row_ids).lower(),
         "indexes": ", ".join(sorted({index.name for index in dataset.describe_indices()})),
-        "udf-columns": ", ".join(f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})),
-        "auto-backfill-columns": ", ".join(name for names in find_auto_backfilled(dataset) for name in names),
+        "udf-columns": ", ".join(
+            f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})
+        ),
+        "auto-backfill-columns": ", ".join(
+            name for names in find_auto_backfilled(dataset) for name in names
+        ),
         "auto-refresh": str(is_auto_refreshed(dataset)).lower(),
     }
     return {"properties": {**lineage_properties(ref.uri), **read_user_properties(dataset), **facts}}
@@ -417,8 +451,14 @@ def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from lance.file import stable_version
 
     dataset = _open_pinned(arguments).open()
-    user_properties = {k: v for k, v in read_user_properties(dataset).items() if k == "comment" or is_free_property(k)}
-    options = {key: text for field in dataset.schema for key, text in column_options_of(field, field.name)}
+    user_properties = {
+        k: v
+        for k, v in read_user_properties(dataset).items()
+        if k == "comment" or is_free_property(k)
+    }
+    options = {
+        key: text for field in dataset.schema for key, text in column_options_of(field, field.name)
+    }
     if dataset.data_storage_version != stable_version():
         options["data_storage_version"] = dataset.data_storage_version
     if not dataset.has_stable_row_ids:
@@ -430,12 +470,18 @@ def _describe_row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[
     names = [ROW_ID, ROW_ADDRESS, *(ROW_VERSIONS if dataset.has_stable_row_ids else ())]
     table = json.dumps({TABLE_METADATA: ref.snapshot_json()})
     return [
-        {"name": name, "comment": _COMMENTS[name], "metadata": table if name in (ROW_ID, ROW_ADDRESS) else "{}"}
+        {
+            "name": name,
+            "comment": _COMMENTS[name],
+            "metadata": table if name in (ROW_ID, ROW_ADDRESS) else "{}",
+        }
         for name in names
     ]
 
 
-def _write_nothing(ref: DatasetRef, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
+def _write_nothing(
+    ref: DatasetRef, schema: StructType, options: Mapping[str, str], *, overwrite: bool
+) -> None:
     writer = LanceAppendWriter.plan(ref, schema, WriteOptions.parse(options), overwrite=overwrite)
     writer.staging.open_job()
     writer.commit([])
@@ -454,4 +500,7 @@ def lineage_properties(uri: str) -> dict[str, str]:
     if is_local(uri):
         return {LINEAGE_NAMESPACE: "file", LINEAGE_NAME: uri}
     parts = urlsplit(uri)
-    return {LINEAGE_NAMESPACE: f"{parts.scheme}://{parts.netloc}", LINEAGE_NAME: parts.path.strip("/")}
+    return {
+        LINEAGE_NAMESPACE: f"{parts.scheme}://{parts.netloc}",
+        LINEAGE_NAME: parts.path.strip("/"),
+    }

@@ -58,7 +58,12 @@ def _always(_: DatasetRef) -> bool:
 PROCEDURES = {
     "add_column": Procedure(
         "adds a column that the stored UDF of a column of another table, by default of the same name, computes",
-        (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING"), ("auto_backfill", "BOOLEAN")),
+        (
+            ("*column", "STRING"),
+            ("*source", _TABLE),
+            ("source_column", "STRING"),
+            ("auto_backfill", "BOOLEAN"),
+        ),
         "column STRING, version BIGINT",
         operations.add_column,
         runs_code=_always,
@@ -144,7 +149,12 @@ PROCEDURES = {
     ),
     "create_materialized_view": Procedure(
         "makes a materialized view of a SELECT over one table, without rows, or filled",
-        (("*query", "STRING"), ("if_not_exists", "BOOLEAN"), ("with_data", "BOOLEAN"), ("auto_refresh", "BOOLEAN")),
+        (
+            ("*query", "STRING"),
+            ("if_not_exists", "BOOLEAN"),
+            ("with_data", "BOOLEAN"),
+            ("auto_refresh", "BOOLEAN"),
+        ),
         "name STRING, version BIGINT, rows BIGINT",
         materialized_views.create,
         is_for_new=True,
@@ -253,9 +263,13 @@ def call(arguments: Mapping[str, Any], session: Any) -> dict[str, Any]:  # noqa:
         LanceSparkError: See the called method of :class:`lance_spark.Table`.
     """
     procedure = PROCEDURES[arguments["procedure"]]
-    parameters = [(name.lstrip("*"), kind, name.startswith("*")) for name, kind in procedure.parameters]
+    parameters = [
+        (name.lstrip("*"), kind, name.startswith("*")) for name, kind in procedure.parameters
+    ]
     _check_values([("table", _TABLE, True), *parameters], arguments["values"])
-    context = _resolve_table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
+    context = _resolve_table(
+        arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new
+    )
     values: dict[str, object] = {
         name: _resolve_table(arguments, name, value, session).ref if kind == _TABLE else value
         for (name, kind, _), value in zip(parameters, arguments["values"][1:], strict=True)
@@ -270,7 +284,9 @@ def call(arguments: Mapping[str, Any], session: Any) -> dict[str, Any]:  # noqa:
         own_name = _PARAMETERS.get(error.option)
         if own_name not in values:
             raise
-        raise OptionError(own_name, values[own_name], error.accepted, problem=error.problem) from error
+        raise OptionError(
+            own_name, values[own_name], error.accepted, problem=error.problem
+        ) from error
     return {"schema": procedure.answer, "rows": [list(row)]}
 
 
@@ -286,7 +302,9 @@ def _check_values(parameters: Sequence[tuple[str, str, bool]], values: Sequence[
                 raise OptionError(name, text, "text without NUL characters")
 
 
-def _refuse_untrusted(location: CatalogLocation, tables: Sequence[DatasetRef], procedure: str) -> None:
+def _refuse_untrusted(
+    location: CatalogLocation, tables: Sequence[DatasetRef], procedure: str
+) -> None:
     """Refuses stored code without permission by the administrator of a catalog."""
     statement = f"CALL {location.catalog}.system.{procedure}"
     if not location.allows_stored_code:

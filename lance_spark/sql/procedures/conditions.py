@@ -40,7 +40,9 @@ def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str
     rows = spark.read.option("versionAsOf", str(ref.version)).table(name).where(condition)
     query = rows._jdf.queryExecution()  # noqa: SLF001 - PySpark shows plans as text alone
     if not query.analyzed().deterministic():
-        raise OptionError("where", condition, "a deterministic condition, without rand() and the like")
+        raise OptionError(
+            "where", condition, "a deterministic condition, without rand() and the like"
+        )
     predicate = load(spark.sparkContext._gateway, _CONDITION).newInstance().predicate(rows._jdf)  # noqa: SLF001
     if predicate is not None:
         parsed = json.loads(predicate)
@@ -53,7 +55,9 @@ def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str
 
 
 def _select_addresses(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
-    addresses = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
+    addresses = [
+        row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()
+    ]
     if len(addresses) > MOST_ADDRESSES:
         raise UnsupportedOperationError(
             f"Only Spark can evaluate the condition, and it selects more than {MOST_ADDRESSES:,} rows. Condition: "

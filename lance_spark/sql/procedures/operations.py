@@ -28,7 +28,11 @@ CANCEL_WAIT_S = 30
 
 
 def add_column(
-    call: ProcedureCall, column: str, source: DatasetRef, source_column: str | None, auto_backfill: bool | None
+    call: ProcedureCall,
+    column: str,
+    source: DatasetRef,
+    source_column: str | None,
+    auto_backfill: bool | None,
 ) -> Row:
     """Adds a column computed by the stored UDF of another table's column.
 
@@ -62,7 +66,9 @@ def backfill(call: ProcedureCall, column: str, where: str | None, **options: obj
     arguments = drop_nulls(**options)
     if where is not None:
         version = arguments.get("read_version")
-        pinned = call.ref.pin(None if version is None else parse_version(str(version)), option="read_version")
+        pinned = call.ref.pin(
+            None if version is None else parse_version(str(version)), option="read_version"
+        )
         arguments["read_version"] = pinned.version
         where = lance_filter(call.spark, call.quoted_name, pinned, where)
     result = table.backfill(column, where=where, **arguments)
@@ -94,7 +100,10 @@ def cleanup(
         age = age_of(retain_hours, "hours", option="retain_hours")
     result = call.table().cleanup_old_versions(
         age,
-        **drop_nulls(error_if_tagged_old_versions=error_if_tagged_old_versions, keep_for_streams=keep_for_streams),
+        **drop_nulls(
+            error_if_tagged_old_versions=error_if_tagged_old_versions,
+            keep_for_streams=keep_for_streams,
+        ),
     )
     return [result.old_versions, result.bytes_removed]
 
@@ -112,7 +121,9 @@ def optimize_indices(
     """Adds new rows to an index, by default to all indexes."""
     table = call.table()
     names = [entry.name for entry in table.list_indices()] if index is None else [index]
-    table.optimize_indices(names, num_indices_to_merge=num_indices_to_merge, **drop_nulls(retrain=retrain))
+    table.optimize_indices(
+        names, num_indices_to_merge=num_indices_to_merge, **drop_nulls(retrain=retrain)
+    )
     return [", ".join(names), table.version]
 
 
@@ -138,7 +149,9 @@ def drop_tag(call: ProcedureCall, name: str, if_exists: bool | None) -> Row:
     return [name]
 
 
-def create_branch(call: ProcedureCall, name: str, from_ref: str | None, if_not_exists: bool | None) -> Row:
+def create_branch(
+    call: ProcedureCall, name: str, from_ref: str | None, if_not_exists: bool | None
+) -> Row:
     """Makes a branch."""
     branches = call.table().branches
     present = branches.list().get(name) if if_not_exists else None

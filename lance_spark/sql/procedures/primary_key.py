@@ -38,11 +38,15 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
         if present == tuple(columns):
             return None
         if present:
-            raise _key_error(head, f"the table has the primary key ({', '.join(present)}), which Lance keeps for good")
+            raise _key_error(
+                head,
+                f"the table has the primary key ({', '.join(present)}), which Lance keeps for good",
+            )
         for name in columns:
             _check_column(head, name)
         keys: dict[str, dict[str, str | None]] = {
-            name: {_IN_KEY: "true", _POSITION: str(position)} for position, name in enumerate(columns, start=1)
+            name: {_IN_KEY: "true", _POSITION: str(position)}
+            for position, name in enumerate(columns, start=1)
         }
         return set_field_metadata(head, keys)
 
@@ -52,21 +56,27 @@ def set_primary_key(ref: DatasetRef, columns: Sequence[str]) -> None:
 def _read_primary_key(dataset: lance.LanceDataset) -> tuple[str, ...]:
     fields = [field for field in dataset.lance_schema.fields() if field.is_unenforced_primary_key()]
     return tuple(
-        field.name() for field in sorted(fields, key=lambda field: field.unenforced_primary_key_position() or 0)
+        field.name()
+        for field in sorted(fields, key=lambda field: field.unenforced_primary_key_position() or 0)
     )
 
 
 def _check_column(dataset: lance.LanceDataset, name: str) -> None:
     schema = dataset.schema
     if name not in schema.names:
-        raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(schema.names)}")
+        raise ColumnNotFoundError(
+            name, dataset.uri, hint=f"its columns are {', '.join(schema.names)}"
+        )
     field = schema.field(name)
     if field.nullable:
         raise _key_error(
-            dataset, f"the column {name!r} may be NULL, and a primary key has NOT NULL columns, as by CREATE TABLE"
+            dataset,
+            f"the column {name!r} may be NULL, and a primary key has NOT NULL columns, as by CREATE TABLE",
         )
     if pa.types.is_nested(field.type):
-        raise _key_error(dataset, f"the column {name!r} is nested, and a primary key has columns of plain types")
+        raise _key_error(
+            dataset, f"the column {name!r} is nested, and a primary key has columns of plain types"
+        )
 
 
 def _key_error(dataset: lance.LanceDataset, reason: str) -> UnsupportedOperationError:

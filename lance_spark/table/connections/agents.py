@@ -101,7 +101,9 @@ class ConnectionAgents(ABC):
         )
         source = WatchedTables(
             list_tables=self._list_all_tables,
-            open_table=lambda path: AgentTable(self.open_table(path[-1], namespace=path[:-1] or None)),
+            open_table=lambda path: AgentTable(
+                self.open_table(path[-1], namespace=path[:-1] or None)
+            ),
             find_session=lambda: self._spark or SparkSession.getActiveSession(),
         )
         return Agent(source, settings)

@@ -126,10 +126,14 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     refuse_pushdown(namespace_client_pushdown_operations)
     if read_consistency_interval is not None and read_consistency_interval < timedelta(0):
         raise OptionError(
-            "read_consistency_interval", read_consistency_interval, "a timedelta of zero or more, or None"
+            "read_consistency_interval",
+            read_consistency_interval,
+            "a timedelta of zero or more, or None",
         )
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
-        raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
+        raise OptionError(
+            "default_manifest", default_manifest, "a Manifest, or the name of one that is defined"
+        )
     place: str | NamespaceClientSpec
     if namespace_client_impl is None and namespace_client_properties is None:
         place = folder_of(uri)
@@ -201,7 +205,9 @@ def _locate_table(place: Connection) -> str:
     if inside:
         locations = ", ".join(f"{place.uri}/{name}{SUFFIX}" for name in inside[:_MOST_NAMES])
         more = ", ..." if len(inside) > _MOST_NAMES else ""
-        raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them")
+        raise TableNotFoundError(
+            place.uri, hint=f"it is a folder with the tables {locations}{more}: name one of them"
+        )
     DatasetRef.at(place.uri, place.storage_options).open_latest()
     return place.uri
 
@@ -222,7 +228,9 @@ def _move_folder(old: str, new: str) -> None:
 
 
 @ARGUMENTS.methods
-class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, ConnectionAgents, TableContainer):
+class Connection(
+    ConnectionViews, ConnectionManifests, NamespaceMethods, ConnectionAgents, TableContainer
+):
     """A folder of Lance tables, or a Lance namespace.
 
     In a folder, each table is a folder `<name>.lance`. A namespace chooses the locations of its
@@ -260,7 +268,9 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         self.uri = self._tables.label
         self._make_session = spark if callable(spark) else lambda: session_or_local(None)
         self._spark = None if callable(spark) else spark
-        self._pushes_down = self._spark is not None  # a session that is given has been decided about
+        self._pushes_down = (
+            self._spark is not None
+        )  # a session that is given has been decided about
         self._checkpoint = checkpoint
         self._progress = progress
         self._manifest = default_manifest
@@ -284,7 +294,11 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         return self._spark
 
     def table_names(
-        self, page_token: str | None = None, limit: int | None = None, *, namespace: Sequence[str] | None = None
+        self,
+        page_token: str | None = None,
+        limit: int | None = None,
+        *,
+        namespace: Sequence[str] | None = None,
     ) -> list[str]:
         """Returns the sorted names of all tables, or of a page of tables.
 
@@ -438,13 +452,17 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         mode = "exist_ok" if exist_ok and mode == "create" else mode
         schema = schema_of(schema)
         repair = VectorRepair.of(on_bad_vectors, fill_value, schema, is_new=True)
-        rows = _rows_or_none(data if repair is None or data is None else repair.repair(data), schema)
+        rows = _rows_or_none(
+            data if repair is None or data is None else repair.repair(data), schema
+        )
         ref = tables.lookup(name, namespace or ())
         if ref is None:
             tables.check_can_hold_tables()
             ref = tables.place(name, namespace or ())
         elif mode == "create":
-            raise TableExistsError(ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
+            raise TableExistsError(
+                ref.uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'"
+            )
         elif mode == "exist_ok":
             return self._same_table(ref, name, schema)
         try:
@@ -461,7 +479,9 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
                 raise
         return self._table_at(ref, name)
 
-    def drop_table(self, name: str, *, ignore_missing: bool = False, namespace: Sequence[str] | None = None) -> None:
+    def drop_table(
+        self, name: str, *, ignore_missing: bool = False, namespace: Sequence[str] | None = None
+    ) -> None:
         """Deletes a table with all its versions, branches, checkpoints and history.
 
         Foreign files in the folder of the table stay, and the folder with them. The next drop
@@ -488,9 +508,13 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
             ```
         """
         if not self._tables.drop(name, namespace or ()) and not ignore_missing:
-            raise TableNotFoundError(self._tables.locate(name, namespace or ()), hint="table_names() lists the tables")
+            raise TableNotFoundError(
+                self._tables.locate(name, namespace or ()), hint="table_names() lists the tables"
+            )
 
-    def rename_table(self, name: str, new_name: str, *, namespace: Sequence[str] | None = None) -> None:
+    def rename_table(
+        self, name: str, new_name: str, *, namespace: Sequence[str] | None = None
+    ) -> None:
         """Renames a table on a local file system, with its versions, checkpoints and history.
 
         A namespace renames its tables itself, where its implementation can.
@@ -535,11 +559,15 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         Raises:
             OptionError: An option is not valid, or the connection is a namespace.
         """
-        new_tables, options = NewTableDefaults.split({**self._new_tables.to_options(), **(storage_options or {})})
+        new_tables, options = NewTableDefaults.split(
+            {**self._new_tables.to_options(), **(storage_options or {})}
+        )
         if not options:
             return self._tables, new_tables
         if isinstance(self._tables, NamespaceTables):
-            accepted = "no options of the store with a namespace, whose properties may have storage.*"
+            accepted = (
+                "no options of the store with a namespace, whose properties may have storage.*"
+            )
             raise OptionError("storage_options", ", ".join(sorted(options)), accepted)
         return replace(self._tables, storage={**self.storage_options, **options}), new_tables
 
@@ -584,7 +612,9 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
     def _default_manifest(self, ref: DatasetRef) -> Manifest | None:
         """Returns the environment of UDFs without a manifest, for a table."""
         spark = self._spark or SparkSession.getActiveSession()
-        return choose_default(self._manifest, spark, lambda name: self._tables.find_manifest(name, ref))
+        return choose_default(
+            self._manifest, spark, lambda name: self._tables.find_manifest(name, ref)
+        )
 
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
@@ -597,5 +627,7 @@ class Connection(ConnectionViews, ConnectionManifests, NamespaceMethods, Connect
         """
         existing = self._tables.lookup(name, namespace or ())
         if existing is not None:
-            raise TableExistsError(existing.uri, hint="choose another name, or drop the table first")
+            raise TableExistsError(
+                existing.uri, hint="choose another name, or drop the table first"
+            )
         return self._tables.place(name, namespace or ())

@@ -35,7 +35,11 @@ class TableContainer(ABC):
 
     @abstractmethod
     def table_names(
-        self, page_token: str | None = None, limit: int | None = None, *, namespace: Sequence[str] | None = None
+        self,
+        page_token: str | None = None,
+        limit: int | None = None,
+        *,
+        namespace: Sequence[str] | None = None,
     ) -> list[str]:
         """Returns the sorted names of all tables, or of a page of tables."""
 
@@ -68,7 +72,10 @@ class TableContainer(ABC):
         return self.open_table(name)
 
     def list_tables(
-        self, namespace: Sequence[str] | None = None, page_token: str | None = None, limit: int | None = None
+        self,
+        namespace: Sequence[str] | None = None,
+        page_token: str | None = None,
+        limit: int | None = None,
     ) -> ListTablesResponse:
         """Returns a page of the sorted names of the tables, as LanceDB does.
 
@@ -97,7 +104,9 @@ class TableContainer(ABC):
         check_number("limit", limit, least=1)
         names = self.table_names(page_token, namespace=namespace)
         page = names[:limit]
-        return ListTablesResponse(tables=page, page_token=page[-1] if len(page) < len(names) else None)
+        return ListTablesResponse(
+            tables=page, page_token=page[-1] if len(page) < len(names) else None
+        )
 
     def drop_database(self) -> None:
         """Deletes all tables of the folder: LanceDB's former name of :meth:`drop_all_tables`.
@@ -226,5 +235,7 @@ class TableContainer(ABC):
         check_new_table(target)
         dataset = source.open()
         with refusals_as_errors(target.uri):
-            dataset.shallow_clone(target.uri, dataset.version, storage_options=dict(target.storage_options))
+            dataset.shallow_clone(
+                target.uri, dataset.version, storage_options=dict(target.storage_options)
+            )
         return self.open_table(target_table_name)

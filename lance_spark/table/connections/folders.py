@@ -35,7 +35,11 @@ def table_uri(folder: str, name: str) -> str:
     Raises:
         OptionError: No table can have the name.
     """
-    is_long = is_local(folder) and is_folder_name(name) and len(f"{name}{SUFFIX}".encode()) > MOST_NAME_BYTES
+    is_long = (
+        is_local(folder)
+        and is_folder_name(name)
+        and len(f"{name}{SUFFIX}".encode()) > MOST_NAME_BYTES
+    )
     if not is_folder_name(name) or is_long or is_misread(folder, name):
         accepted = (
             "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore, "
@@ -119,7 +123,9 @@ class FolderTables:
             UnsupportedOperationError: The folder is a table.
         """
         if self._is_table():
-            raise UnsupportedOperationError(f"A table cannot lie in another table. {self._name_folder()}")
+            raise UnsupportedOperationError(
+                f"A table cannot lie in another table. {self._name_folder()}"
+            )
 
     def absence_error(self, name: str, namespace: Sequence[str]) -> TableNotFoundError:
         """Returns the error for a table that does not exist."""
@@ -202,7 +208,11 @@ class FolderTables:
         if self._is_table():
             return self._name_folder()
         names = ", ".join(map(repr, self.names(())))
-        return f"the tables here are {names}" if names else "there is no table here yet: create_table makes one"
+        return (
+            f"the tables here are {names}"
+            if names
+            else "there is no table here yet: create_table makes one"
+        )
 
     def _is_table(self) -> bool:
         """Tells whether the folder of the connection is itself a table."""
@@ -229,7 +239,9 @@ class FolderTables:
         if _PLAIN_NAME.fullmatch(folder):
             return self._objects.list_names(f"{folder}/_versions")
         # A session escapes other characters of a path once more, but not of its own location.
-        return LanceObjects(f"{self.uri}/{folder}", self._objects.storage_options).list_names("_versions")
+        return LanceObjects(f"{self.uri}/{folder}", self._objects.storage_options).list_names(
+            "_versions"
+        )
 
     @property
     def _objects(self) -> LanceObjects:
@@ -244,7 +256,9 @@ class FolderTables:
         else:
             prefixes = self._list_entries().common_prefixes
             folders = sorted({path.rstrip("/").rsplit("/", 1)[-1] for path in prefixes})
-        names = [entry.removesuffix(SUFFIX) for entry in folders if entry.rstrip("/").endswith(SUFFIX)]
+        names = [
+            entry.removesuffix(SUFFIX) for entry in folders if entry.rstrip("/").endswith(SUFFIX)
+        ]
         return [name for name in names if not is_misread(self.uri, name)]
 
     def _list_entries(self) -> Any:  # noqa: ANN401 - a class of pylance without types

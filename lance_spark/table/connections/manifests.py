@@ -13,7 +13,9 @@ class ConnectionManifests:
 
     _tables: FolderTables | NamespaceTables
 
-    def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
+    def capture_local_environment(
+        self, name: str | None = None, *, skip_site_packages: bool = False
+    ) -> Manifest:
         """Captures the environment of this process for UDFs on executors.
 
         The working directory comes along, without hidden files, virtual environments and data, so
@@ -42,7 +44,9 @@ class ConnectionManifests:
             assert manifest.name == "experiment"
             ```
         """
-        return capture(name, self._tables.manifests().objects, skip_site_packages=skip_site_packages)
+        return capture(
+            name, self._tables.manifests().objects, skip_site_packages=skip_site_packages
+        )
 
     def define_manifest(self, name: str, manifest: Manifest) -> None:
         """Stores a manifest under a name, for `connect(default_manifest=name)` and other processes.

@@ -56,9 +56,15 @@ class NamespaceManifests:
             NamespaceError: The service does not answer, or refuses.
         """
         if not isinstance(manifest, Manifest):
-            raise OptionError("manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()")
+            raise OptionError(
+                "manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()"
+            )
         if manifest.archives:
-            raise OptionError("manifest", manifest.name, "a manifest without archives, because a namespace stores none")
+            raise OptionError(
+                "manifest",
+                manifest.name,
+                "a manifest without archives, because a namespace stores none",
+            )
         check_manifest(manifest)
         path = _path(name)
         try:
@@ -79,7 +85,11 @@ class NamespaceManifests:
             NamespaceError: The service does not answer, or refuses.
         """
         texts = {name: self._text((_PLACE, name)) for name in self._names()}
-        manifests = {manifest_name(name): Manifest.from_json(text) for name, text in texts.items() if text is not None}
+        manifests = {
+            manifest_name(name): Manifest.from_json(text)
+            for name, text in texts.items()
+            if text is not None
+        }
         return dict(sorted(manifests.items()))
 
     def get(self, name: str) -> Manifest:
@@ -123,7 +133,9 @@ class NamespaceManifests:
         except UnsupportedOperationError:
             return None
         except NamespaceError as error:
-            if isinstance(error.__cause__, Exception) and is_code(error.__cause__, "NAMESPACE_NOT_FOUND"):
+            if isinstance(error.__cause__, Exception) and is_code(
+                error.__cause__, "NAMESPACE_NOT_FOUND"
+            ):
                 return None
             raise
 

@@ -42,7 +42,9 @@ class NamespaceMethods(ABC):
         """
         return self._tables.namespace_client().namespaces(namespace or ())
 
-    def create_namespace(self, namespace: Sequence[str], properties: Mapping[str, str] | None = None) -> None:
+    def create_namespace(
+        self, namespace: Sequence[str], properties: Mapping[str, str] | None = None
+    ) -> None:
         """Creates a namespace.
 
         Args:
@@ -112,7 +114,9 @@ class NamespaceMethods(ABC):
         """
         return self._tables.namespace_client().describe_namespace(namespace or ())
 
-    def register_table(self, name: str, location: str, *, namespace: Sequence[str] | None = None) -> Table:
+    def register_table(
+        self, name: str, location: str, *, namespace: Sequence[str] | None = None
+    ) -> Table:
         """Names a table that exists at a location.
 
         Args:

@@ -54,7 +54,13 @@ class NamespaceTables:
         Raises:
             NamespaceError: The namespace does not answer, refuses, or has no such namespace.
         """
-        return self._list("list_tables", "ListTablesRequest", "tables", namespace, include_declared=include_declared)
+        return self._list(
+            "list_tables",
+            "ListTablesRequest",
+            "tables",
+            namespace,
+            include_declared=include_declared,
+        )
 
     def namespaces(self, namespace: Sequence[str]) -> list[str]:
         """Returns the sorted names of the namespaces in a namespace.
@@ -86,7 +92,9 @@ class NamespaceTables:
         """
         table = self._table(name, namespace)
         own = {OWN_PROPERTY: "true"}
-        request = _request("DeclareTableRequest", id=list(table.table_id), properties=own, vend_credentials=True)
+        request = _request(
+            "DeclareTableRequest", id=list(table.table_id), properties=own, vend_credentials=True
+        )
         try:
             return _ref(table, note_access(table, call(self.client, "declare_table", request)))
         except Exception as error:
@@ -107,7 +115,11 @@ class NamespaceTables:
         """Returns the error for a table that does not exist."""
         try:
             names = ", ".join(map(repr, self.names(namespace)))
-            hint = f"Its tables are {names}" if names else "It has no tables yet: create_table makes one"
+            hint = (
+                f"Its tables are {names}"
+                if names
+                else "It has no tables yet: create_table makes one"
+            )
         except NamespaceError as error:
             hint = str(error)
         return TableNotFoundError(self.locate(name, namespace), hint=f"Place: {self.label}. {hint}")
@@ -151,7 +163,11 @@ class NamespaceTables:
             raise self.absence_error(name, namespace)
         if (access := describe(new)) is not None:
             raise TableExistsError(access.location, hint="drop it first, or choose another name")
-        ids = {"id": list(table.table_id), "new_table_name": new_name, "new_namespace_id": list(namespace)}
+        ids = {
+            "id": list(table.table_id),
+            "new_table_name": new_name,
+            "new_namespace_id": list(namespace),
+        }
         self._call("rename_table", _request("RenameTableRequest", **ids), f"rename {table}")
 
     def has_namespace(self, namespace: Sequence[str]) -> bool:
@@ -161,22 +177,32 @@ class NamespaceTables:
             NamespaceError: The service does not answer, or refuses.
         """
         try:
-            call(self.client, "namespace_exists", _request("NamespaceExistsRequest", id=_check_namespace(namespace)))
+            call(
+                self.client,
+                "namespace_exists",
+                _request("NamespaceExistsRequest", id=_check_namespace(namespace)),
+            )
         except Exception as error:
             if is_code(error, "NAMESPACE_NOT_FOUND"):
                 return False
             if not is_unsupported(error):
-                raise explain(error, f"find the namespace {'.'.join(namespace)}", self.client) from error
+                raise explain(
+                    error, f"find the namespace {'.'.join(namespace)}", self.client
+                ) from error
         return True
 
-    def create_namespace(self, namespace: Sequence[str], properties: Mapping[str, str] | None) -> None:
+    def create_namespace(
+        self, namespace: Sequence[str], properties: Mapping[str, str] | None
+    ) -> None:
         """Creates a namespace.
 
         Raises:
             NamespaceError: The namespace exists, or is refused.
         """
         request = _request(
-            "CreateNamespaceRequest", id=_check_namespace(namespace), properties=dict(properties or {}) or None
+            "CreateNamespaceRequest",
+            id=_check_namespace(namespace),
+            properties=dict(properties or {}) or None,
         )
         self._call("create_namespace", request, f"create the namespace {'.'.join(namespace)}")
 
@@ -197,7 +223,10 @@ class NamespaceTables:
         """
         request = _request("DescribeNamespaceRequest", id=_check_namespace(namespace, least=0))
         text = ".".join(namespace) or "of the root"
-        return dict(self._call("describe_namespace", request, f"describe the namespace {text}").properties or {})
+        return dict(
+            self._call("describe_namespace", request, f"describe the namespace {text}").properties
+            or {}
+        )
 
     def register(self, name: str, location: str, namespace: Sequence[str]) -> DatasetRef:
         """Names a table at an existing location.
@@ -226,7 +255,9 @@ class NamespaceTables:
             raise
         if ref is None:
             self.deregister(name, namespace)
-            raise TableNotFoundError(location, hint="Nothing was registered. Give the location of a table that exists")
+            raise TableNotFoundError(
+                location, hint="Nothing was registered. Give the location of a table that exists"
+            )
         return ref
 
     def deregister(self, name: str, namespace: Sequence[str]) -> None:
@@ -267,13 +298,17 @@ class NamespaceTables:
         """Returns the tables for the operations on namespaces."""
         return self
 
-    def _list(self, operation: str, request: str, field: str, namespace: Sequence[str], **options: object) -> list[str]:
+    def _list(
+        self, operation: str, request: str, field: str, namespace: Sequence[str], **options: object
+    ) -> list[str]:
         names: list[str] = []
         token: str | None = None
         path = _check_namespace(namespace, least=0)
         while True:
             page = self._call(
-                operation, _request(request, id=path, page_token=token, **options), f"list the {field} of {path}"
+                operation,
+                _request(request, id=path, page_token=token, **options),
+                f"list the {field} of {path}",
             )
             names.extend(getattr(page, field) or ())
             token = page.page_token
@@ -310,6 +345,12 @@ def _check_namespace(namespace: Sequence[str], *, least: int = 1) -> list[str]:
         OptionError: A name is no text, or there are too few.
     """
     names = [] if isinstance(namespace, str) else list(namespace)
-    if len(names) < least or isinstance(namespace, str) or not all(isinstance(n, str) and n.strip() for n in names):
-        raise OptionError("namespace", namespace, "a list of names, from the root: ['sales', 'europe']")
+    if (
+        len(names) < least
+        or isinstance(namespace, str)
+        or not all(isinstance(n, str) and n.strip() for n in names)
+    ):
+        raise OptionError(
+            "namespace", namespace, "a list of names, from the root: ['sales', 'europe']"
+        )
     return names

@@ -10,7 +10,10 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.locations import normalize_uri
 from lance_spark.namespaces.reference import NamespaceClientSpec
 
-_STABLE_ROW_IDS, _STORAGE_VERSION = "new_table_enable_stable_row_ids", "new_table_data_storage_version"
+_STABLE_ROW_IDS, _STORAGE_VERSION = (
+    "new_table_enable_stable_row_ids",
+    "new_table_data_storage_version",
+)
 _TRUTHS = {"true": True, "false": False}
 
 _REMOTE = (
@@ -102,7 +105,9 @@ def folder_of(uri: str | os.PathLike[str] | None) -> str:
     """
     uri = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(uri, str) or not uri.strip():
-        raise OptionError("uri", uri, "the location of a folder of Lance tables, or namespace_client_impl instead")
+        raise OptionError(
+            "uri", uri, "the location of a folder of Lance tables, or namespace_client_impl instead"
+        )
     if uri.startswith("db://"):
         raise UnsupportedOperationError(
             f"{uri} names a remote database service, and Spark works on the tables themselves. {_REMOTE}"
@@ -110,14 +115,18 @@ def folder_of(uri: str | os.PathLike[str] | None) -> str:
     return normalize_uri(uri, option="uri")
 
 
-def client_of(uri: object, storage_options: object, implementation: object, properties: object) -> NamespaceClientSpec:
+def client_of(
+    uri: object, storage_options: object, implementation: object, properties: object
+) -> NamespaceClientSpec:
     """Returns the namespace of the arguments of :func:`connect`.
 
     Raises:
         OptionError: An argument is not valid together with a namespace.
     """
     if uri is not None:
-        accepted = "no location with a namespace, because the namespace tells the locations of its tables"
+        accepted = (
+            "no location with a namespace, because the namespace tells the locations of its tables"
+        )
         raise OptionError("uri", str(uri), accepted)
     if storage_options:
         accepted = "no options with a namespace, whose properties may have storage.*"

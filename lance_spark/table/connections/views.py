@@ -29,7 +29,11 @@ class ConnectionViews(ABC):
 
     @abstractmethod
     def table_names(
-        self, page_token: str | None = None, limit: int | None = None, *, namespace: Sequence[str] | None = None
+        self,
+        page_token: str | None = None,
+        limit: int | None = None,
+        *,
+        namespace: Sequence[str] | None = None,
     ) -> list[str]:
         """Returns the sorted names of all tables, or of a page of tables."""
 
@@ -46,7 +50,12 @@ class ConnectionViews(ABC):
     def _default_manifest(self, ref: DatasetRef) -> Manifest | None: ...
 
     def create_materialized_view(
-        self, name: str, query: Query | str, *, auto_refresh: bool = False, namespace: Sequence[str] | None = None
+        self,
+        name: str,
+        query: Query | str,
+        *,
+        auto_refresh: bool = False,
+        namespace: Sequence[str] | None = None,
     ) -> Table:
         """Creates a materialized view without rows.
 

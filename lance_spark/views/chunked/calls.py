@@ -23,7 +23,13 @@ from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.prior_round_rows import FirstRound
 from lance_spark.backfill.reuse.round_context import store_of, with_lineages
 from lance_spark.backfill.spending import Spending
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts, Task
+from lance_spark.backfill.task.messages import (
+    BackfillSpec,
+    FragmentRows,
+    RangeOutcome,
+    RowCounts,
+    Task,
+)
 from lance_spark.backfill.task.source_reader import TableInputs
 from lance_spark.backfill.task.value_source import CallChunker
 from lance_spark.columns.binding import Binding, inputs_now
@@ -138,13 +144,17 @@ class ChunkCalls:
         numbers = {number for number, _ in look.now} | again.keys()
         # Checkpoints have the chunks of an earlier attempt of this refresh.
         reused, self.counts = self.counts.reused, RowCounts()
-        plans = _plans(spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key)))
+        plans = _plans(
+            spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key))
+        )
         skipped: dict[int, RowSet] = {}
         if plans:
             self._call(spec, plans, skipped, budget)
         if spec.round:
             self.counts = replace(self.counts, reused=reused)
-        return Chunked(calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset))
+        return Chunked(
+            calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset)
+        )
 
     def forget(self, calls: BackfillSpec) -> None:
         """Deletes the checkpoints of the calls, because the view has the chunks."""
@@ -154,10 +164,17 @@ class ChunkCalls:
             _LOG.warning("checkpoints of view %s could not be deleted: %s", calls.home.uri, error)
 
     def _call(
-        self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet], budget: Spending
+        self,
+        spec: BackfillSpec,
+        plans: list[FragmentPlan],
+        skipped: dict[int, RowSet],
+        budget: Spending,
     ) -> None:
         rows = sum(plan.live_rows for plan in plans)
-        tasks = plan_tasks(plans, self._udf.task_size or rows_per_task(self._spark, rows, self._request.concurrency))
+        tasks = plan_tasks(
+            plans,
+            self._udf.task_size or rows_per_task(self._spark, rows, self._request.concurrency),
+        )
         reservation = reserve(self._spark, self._udf)
         self._check()
         scheduler = self._scheduler = Scheduler(
@@ -198,9 +215,16 @@ class ChunkCalls:
         if scheduler.is_unfinished:
             raise BudgetSpentError
 
-    def _take(self, answer: RangeOutcome | LostTask[Task], skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
+    def _take(
+        self,
+        answer: RangeOutcome | LostTask[Task],
+        skipped: dict[int, RowSet],
+        failures: dict[int, str],
+    ) -> int:
         if isinstance(answer, LostTask):
-            failures.update(dict.fromkeys((work.fragment_id for work in answer.task.work), answer.error))
+            failures.update(
+                dict.fromkeys((work.fragment_id for work in answer.task.work), answer.error)
+            )
             return 0
         self.rows += answer.calls
         self.cost += answer.spent_cost
@@ -208,7 +232,9 @@ class ChunkCalls:
         if answer.error is not None:
             failures[answer.fragment_id] = answer.error
         elif answer.failed:
-            skipped[answer.fragment_id] = skipped.get(answer.fragment_id, RowSet.empty()) | answer.failed
+            skipped[answer.fragment_id] = (
+                skipped.get(answer.fragment_id, RowSet.empty()) | answer.failed
+            )
         return 1
 
     def _check_skips(self, *, final: bool) -> None:
@@ -217,10 +243,13 @@ class ChunkCalls:
 
     def _incomplete(self, failures: Mapping[int, str]) -> BackfillIncompleteError:
         reasons = [
-            f"fragment {number}: {failures[number].rstrip('.')}" for number in sorted(failures)[:_SHOWN_FAILURES]
+            f"fragment {number}: {failures[number].rstrip('.')}"
+            for number in sorted(failures)[:_SHOWN_FAILURES]
         ]
         if self.counts.crashed:
-            reasons.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
+            reasons.append(
+                f"{counted(self.counts.crashed, 'row')} killed the process that chunked them"
+            )
         return BackfillIncompleteError(
             f"Rows of the source have no chunks: {'; '.join(reasons)}. Nothing was committed, and finished chunks are "
             "kept. See get_errors. Refresh again after the cause is removed, or make the view with a chunker whose "
@@ -243,7 +272,9 @@ class ChunkCalls:
             inputs=inputs_now(start.source.open(), function, columns[0][1] if columns else ""),
             input_source=TableInputs(),
             outputs=columns,
-            targets=Targets(schema=pa.schema([]), existing=(), format=start.dataset.data_storage_version),
+            targets=Targets(
+                schema=pa.schema([]), existing=(), format=start.dataset.data_storage_version
+            ),
             checkpoints=self._checkpoints,
             sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
             flush_s=0.0,  # the end of a batch writes its chunks to a separate file
@@ -281,6 +312,10 @@ def _bases(spec: BackfillSpec) -> tuple[int, ...]:
     """Returns the versions of the source with chunks in checkpoints."""
     entries = store_of(spec).find_all(spec.key)
     first = JobHistory(spec.home).first_versions() if entries else {}
-    versions = {first[entry.job_id] for some in entries.values() for entry in some if entry.job_id in first}
-    newest = sorted((version for version in versions if version < (spec.snapshot.version or 0)), reverse=True)
+    versions = {
+        first[entry.job_id] for some in entries.values() for entry in some if entry.job_id in first
+    }
+    newest = sorted(
+        (version for version in versions if version < (spec.snapshot.version or 0)), reverse=True
+    )
     return tuple(newest[:MOST_BASES])

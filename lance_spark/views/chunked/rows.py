@@ -26,7 +26,13 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.data_file import FragmentSink
 from lance_spark.types.layout import aligned
 from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
-from lance_spark.views.placement import PlacementSpec, RefreshTaskResult, RowIdSpill, SourceRows, changes_of
+from lance_spark.views.placement import (
+    PlacementSpec,
+    RefreshTaskResult,
+    RowIdSpill,
+    SourceRows,
+    changes_of,
+)
 from udf_runtime import UDF
 from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
 
@@ -160,7 +166,9 @@ class _ChunkedRows:
             raise ChunksLostError(str(error)) from error
         return row_count
 
-    def _rows_of(self, batch: pa.RecordBatch, found: _Found, fragment_id: int) -> Iterator[pa.RecordBatch]:
+    def _rows_of(
+        self, batch: pa.RecordBatch, found: _Found, fragment_id: int
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the view for a batch of the source."""
         offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
         at, places = found.upto(int(offsets[-1]))
@@ -168,7 +176,9 @@ class _ChunkedRows:
             raise _lost(len(offsets), fragment_id)
         most = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
         view_names = {column: name for name, column in self._placement.columns}
-        for row, child, chunks in self._reader.batches(places, max_rows=most, max_bytes=_BATCH_BYTES):
+        for row, child, chunks in self._reader.batches(
+            places, max_rows=most, max_bytes=_BATCH_BYTES
+        ):
             arrays = []
             for field in self._schema:
                 if field.name == SOURCE_ROW_ID:
@@ -179,7 +189,9 @@ class _ChunkedRows:
                     array = chunks.column(view_names[field.name])
                 else:
                     array = batch.column(field.name).take(pa.array(row))
-                arrays.append(aligned(array if array.type == field.type else array.cast(field.type)))
+                arrays.append(
+                    aligned(array if array.type == field.type else array.cast(field.type))
+                )
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 

@@ -16,7 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
+from lance_spark.rows.row_addresses import (
+    SnapshotRows,
+    fragments_of,
+    look_up,
+    offsets_of,
+    row_ids,
+    runs_of,
+)
 from lance_spark.rows.row_set import RowSet
 from lance_spark.storage.objects import objects_beside
 
@@ -28,14 +35,19 @@ _LOG = logging.getLogger(__name__)
 _SCHEMA = pa.schema([pa.field("id", pa.uint64())])
 
 
-def keep_skipped(view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[int, RowSet]) -> str | None:
+def keep_skipped(
+    view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[int, RowSet]
+) -> str | None:
     """Writes the rows, by fragment, to a file, and returns its name; None without rows.
 
     Raises:
         OSError: The store refused.
     """
     rows = SnapshotRows(source)
-    id_arrays = [row_ids(rows.existing_fragment(number), some.to_numpy()) for number, some in sorted(skipped.items())]
+    id_arrays = [
+        row_ids(rows.existing_fragment(number), some.to_numpy())
+        for number, some in sorted(skipped.items())
+    ]
     if not id_arrays:
         return None
     sink = io.BytesIO()
@@ -47,7 +59,9 @@ def keep_skipped(view: DatasetRef, source: lance.LanceDataset, skipped: Mapping[
     return name
 
 
-def skipped_rows(view: DatasetRef, source: lance.LanceDataset, name: str | None) -> dict[int, RowSet]:
+def skipped_rows(
+    view: DatasetRef, source: lance.LanceDataset, name: str | None
+) -> dict[int, RowSet]:
     """Returns the rows of a file by fragment, without rows absent from this version of the source.
 
     Raises:
@@ -56,7 +70,11 @@ def skipped_rows(view: DatasetRef, source: lance.LanceDataset, name: str | None)
     payload = None if name is None else objects_beside(view).get(_path(name))
     if payload is None:
         if name is not None:
-            _LOG.warning("the rows that a refresh of %s skipped are not known any more: %s is gone", view.uri, name)
+            _LOG.warning(
+                "the rows that a refresh of %s skipped are not known any more: %s is gone",
+                view.uri,
+                name,
+            )
         return {}
     ids = pa.ipc.open_stream(payload).read_all().column("id").to_numpy()
     addresses, exists = look_up(source, ids)

@@ -114,7 +114,9 @@ class SparkForm:
         if not changes:
             return spark
         if not is_classic(spark):
-            calls = ", ".join(f"spark.conf.set({name!r}, {value!r})" for name, value in changes.items())
+            calls = ", ".join(
+                f"spark.conf.set({name!r}, {value!r})" for name, value in changes.items()
+            )
             raise ViewError(
                 f"Settings of the session change the meaning of the expressions of the view {view_uri}. Over Spark "
                 f"Connect, set the settings of the view first: {calls}",
@@ -146,8 +148,14 @@ def _join_steps(steps: Iterable[Mapping[str, Any]]) -> tuple[Block, ...]:
         alias = step["alias"] or alias
         conditions += [] if step["where"] is None else [str(step["where"])]
         if step["select"] is not None:
-            where = conditions[0] if len(conditions) == 1 else " AND ".join(f"({text}\n)" for text in conditions)
-            blocks.append(Block(alias=alias, where=where or None, select=tuple(map(str, step["select"]))))
+            where = (
+                conditions[0]
+                if len(conditions) == 1
+                else " AND ".join(f"({text}\n)" for text in conditions)
+            )
+            blocks.append(
+                Block(alias=alias, where=where or None, select=tuple(map(str, step["select"])))
+            )
             alias, conditions = None, []
     if alias is not None or conditions:
         raise ValueError("the last SELECT of a view has no columns")

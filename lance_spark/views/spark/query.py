@@ -78,16 +78,24 @@ def text_query(spark: SparkSession, text: str, find_table: FindTable) -> SparkQu
         first, end = table.span
         with _stand_in(spark, dataset, names_in(text)) as view:
             alias = "" if table.is_aliased else f" AS {quote_identifier(table.parts[-1])}"
-            whole = spark.sql(f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";"))
+            whole = spark.sql(
+                f"{text[:first]}{quote_identifier(view)}{alias}{text[end:]}".rstrip().rstrip(";")
+            )
             blocks = _checked_blocks(spark.table(view), selects, whole, text)
-            used = used_fields(dataset, [expression for block in blocks for expression in block.texts])
+            used = used_fields(
+                dataset, [expression for block in blocks for expression in block.texts]
+            )
             form = SparkForm(blocks=blocks, settings=settings_of(spark))
             _refuse_unreadable(dataset, used)
             _prove(spark, dataset, form, used, whole.schema)
-            return SparkQuery(source=source, form=form, schema=to_lance_schema(whole.schema, {}), used=used)
+            return SparkQuery(
+                source=source, form=form, schema=to_lance_schema(whole.schema, {}), used=used
+            )
 
 
-def _checked_blocks(leaf: DataFrame, selects: Sequence[Select], whole: DataFrame, text: str) -> tuple[Block, ...]:
+def _checked_blocks(
+    leaf: DataFrame, selects: Sequence[Select], whole: DataFrame, text: str
+) -> tuple[Block, ...]:
     """Returns the blocks of a SELECT without unused columns.
 
     Args:
@@ -147,7 +155,8 @@ def check_stored_query(form: SparkForm, frame: DataFrame, view_uri: str) -> None
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows plans as text alone
         if not plan.deterministic() or not plan.subqueriesAll().isEmpty():
             raise _refused(
-                "The query reads another table, or calls a function of more than the row's columns.", view_uri
+                "The query reads another table, or calls a function of more than the row's columns.",
+                view_uri,
             )
 
 
@@ -165,14 +174,17 @@ def own_functions(spark: SparkSession) -> Callable[[str], bool]:
     @functools.cache
     def names() -> set[str]:
         own, user_functions = (
-            {row[0].lower() for row in spark.sql(f"SHOW {kind} FUNCTIONS").collect()} for kind in ("SYSTEM", "USER")
+            {row[0].lower() for row in spark.sql(f"SHOW {kind} FUNCTIONS").collect()}
+            for kind in ("SYSTEM", "USER")
         )
         return own - user_functions
 
     return lambda name: name in names()
 
 
-def _without_stars(items: tuple[str, ...], names: Sequence[str], qualifier: str | None) -> tuple[str, ...]:
+def _without_stars(
+    items: tuple[str, ...], names: Sequence[str], qualifier: str | None
+) -> tuple[str, ...]:
     """Returns the items with columns in place of stars, because the source may get columns."""
     columns: list[str] = []
     for item in items:
@@ -213,7 +225,9 @@ def _prove(
     The session of a refresh has no variables and no user functions.
     """
     session = form.new_session(spark) if is_classic(spark) else spark
-    columns = to_spark_schema(pa.schema([dataset.schema.field(field.name) for field in used])).fields
+    columns = to_spark_schema(
+        pa.schema([dataset.schema.field(field.name) for field in used])
+    ).fields
     rows = session.createDataFrame([], StructType([StructField(ROW_ID, LongType()), *columns]))
     try:
         fields = form.over(rows, ROW_ID).schema.fields[1:]
@@ -258,7 +272,9 @@ def _needed(select: tuple[str, ...], names: Sequence[str], used_names: set[str])
 
 
 @contextmanager
-def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, names: Collection[str]) -> Iterator[str]:
+def _stand_in(
+    spark: SparkSession, dataset: lance.LanceDataset, names: Collection[str]
+) -> Iterator[str]:
     """Creates an empty temporary view with the columns of a table."""
     name = f"lance_spark_{uuid.uuid4().hex}"
     spark.createDataFrame([], _leaf_schema(dataset, names)).createTempView(name)

@@ -69,10 +69,16 @@ class SparkRows:
             ViewError: The query cannot be a view, or needs a session with other settings.
         """
         session = self.form.session(spark, self.spec.view.uri)
-        check_stored_query(self.form, session.createDataFrame([], self._columns()), self.spec.view.uri)
+        check_stored_query(
+            self.form, session.createDataFrame([], self._columns()), self.spec.view.uri
+        )
 
     def _reading(self) -> PlacementSpec:
-        return replace(self.spec, columns=tuple((name, quote_identifier(name)) for name in self.used), where=None)
+        return replace(
+            self.spec,
+            columns=tuple((name, quote_identifier(name)) for name in self.used),
+            where=None,
+        )
 
     def _columns(self) -> StructType:
         schema = self.spec.source.open().schema

@@ -30,11 +30,17 @@ _TOKENS = re.compile(
 _CLAUSES: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("GROUP", "HAVING"), ("aggregates", FULL_REFRESH)),
     **dict.fromkeys(
-        ("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI", ","), ("a join", FULL_REFRESH)
+        ("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI", ","),
+        ("a join", FULL_REFRESH),
     ),
     **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS"), ("a set operation", FULL_REFRESH)),
-    **dict.fromkeys(("LIMIT", "OFFSET", "FETCH"), ("a limit", "Leave it to the queries over the view.")),
-    **dict.fromkeys(("ORDER", "SORT", "CLUSTER", "DISTRIBUTE"), ("an order", "Leave it to the queries over the view.")),
+    **dict.fromkeys(
+        ("LIMIT", "OFFSET", "FETCH"), ("a limit", "Leave it to the queries over the view.")
+    ),
+    **dict.fromkeys(
+        ("ORDER", "SORT", "CLUSTER", "DISTRIBUTE"),
+        ("an order", "Leave it to the queries over the view."),
+    ),
     **dict.fromkeys(("WINDOW", "QUALIFY"), ("a window", FULL_REFRESH)),
     **dict.fromkeys(("LATERAL", "PIVOT", "UNPIVOT"), ("a generator or pivot", FULL_REFRESH)),
     "TABLESAMPLE": ("a sample", "Select rows with WHERE."),
@@ -73,7 +79,20 @@ _GENERATORS = _words(
 
 _QUERIES = frozenset(("TABLE", "FROM", "MAP", "REDUCE", "WITH", "VALUES"))
 _OPERATORS = frozenset(
-    ["AND", "OR", "IS", "IN", "NOT", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "DIV", "COLLATE"]
+    [
+        "AND",
+        "OR",
+        "IS",
+        "IN",
+        "NOT",
+        "BETWEEN",
+        "LIKE",
+        "ILIKE",
+        "RLIKE",
+        "REGEXP",
+        "DIV",
+        "COLLATE",
+    ]
 )
 """Words after a column. A word of `_QUERIES` before them is the name of a column."""
 
@@ -98,7 +117,11 @@ class Token:
     def name(self) -> str:
         """The name of an identifier. A setting of Spark makes double-quoted strings identifiers."""
         quote = self.text[0]
-        return self.text[1:-1].replace(quote * 2, quote) if quote in ("`", '"') and self.kind != "sign" else self.text
+        return (
+            self.text[1:-1].replace(quote * 2, quote)
+            if quote in ("`", '"') and self.kind != "sign"
+            else self.text
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +242,9 @@ class _Parser:
 
     def _from_at(self, first: int, end: int) -> int:
         for i in self._outside(first, end):
-            if self.tokens[i].word == "FROM" and self.tokens[i - 1].word != "DISTINCT":  # IS DISTINCT FROM
+            if (
+                self.tokens[i].word == "FROM" and self.tokens[i - 1].word != "DISTINCT"
+            ):  # IS DISTINCT FROM
                 return i
         raise _refusal("no FROM", self.text, "Select from one table.")
 
@@ -269,7 +294,9 @@ class _Parser:
         clause = _CLAUSES.get(self._word(at, end))
         if clause is not None:
             what, instead = clause
-            quote = "" if self.tokens[at].kind == "sign" else " A column of this name takes backticks."
+            quote = (
+                "" if self.tokens[at].kind == "sign" else " A column of this name takes backticks."
+            )
             raise _refusal(f"{what} ({self.tokens[at].text})", self.text, instead + quote)
 
     def _outside(self, first: int, end: int) -> Iterator[int]:
@@ -292,7 +319,9 @@ class _Parser:
         return self.tokens[at].word if at < end else ""
 
 
-def shorten_qualifiers(text: str, span: tuple[int, int], table: Sequence[str], columns: Collection[str]) -> str:
+def shorten_qualifiers(
+    text: str, span: tuple[int, int], table: Sequence[str], columns: Collection[str]
+) -> str:
     """Returns a text with `table.column` in place of `catalog.namespace.table.column`.
 
     Spark prefers the longest qualifier of a column to fields of structs. The argument of a lambda
@@ -323,7 +352,9 @@ def shorten_qualifiers(text: str, span: tuple[int, int], table: Sequence[str], c
     return "".join((*pieces, text[start:]))
 
 
-def _qualifier_length(tokens: Sequence[Token], table: Sequence[str], columns: Collection[str]) -> int:
+def _qualifier_length(
+    tokens: Sequence[Token], table: Sequence[str], columns: Collection[str]
+) -> int:
     """Returns the number of names before a column or a star, at the start of some tokens."""
     for length in range(len(table), 0, -1):
         *names, column = [token.name.lower() for token in tokens[: 2 * length + 1 : 2]]
@@ -370,7 +401,10 @@ def starred(item: str, qualifier: str | None) -> tuple[str, ...] | None:
     if [token.text for token in bare_tokens[:1]] == ["*"]:
         return _excluded(bare_tokens[1:], item)
     texts = [token.text for token in tokens]
-    if any(text == "*" and before in ("", "(", ",", ".") for before, text in itertools.pairwise(["", *texts])):
+    if any(
+        text == "*" and before in ("", "(", ",", ".")
+        for before, text in itertools.pairwise(["", *texts])
+    ):
         raise _refusal("a star inside an expression, or of a struct", item, "Name the columns.")
     return None
 
@@ -379,7 +413,9 @@ def _without_qualifier(tokens: Sequence[Token], qualifier: str) -> list[Token]:
     """Returns tokens with `column` in place of `qualifier.column`."""
     bare_tokens: list[Token] = []
     for token in tokens:
-        if token.text == "." and [before.name.lower() for before in bare_tokens[-1:]] == [qualifier]:
+        if token.text == "." and [before.name.lower() for before in bare_tokens[-1:]] == [
+            qualifier
+        ]:
             bare_tokens.pop()
         else:
             bare_tokens.append(token)
@@ -391,13 +427,21 @@ def _excluded(tokens: Sequence[Token], item: str) -> tuple[str, ...]:
     if not tokens:
         return ()
     names, commas = tokens[2:-1:2], tokens[3:-1:2]
-    is_list = all(token.kind in ("word", "name") for token in names) and all(token.text == "," for token in commas)
-    if len(tokens) > 2 and is_list and [token.word for token in (*tokens[:2], tokens[-1])] == ["EXCEPT", "(", ")"]:
+    is_list = all(token.kind in ("word", "name") for token in names) and all(
+        token.text == "," for token in commas
+    )
+    if (
+        len(tokens) > 2
+        and is_list
+        and [token.word for token in (*tokens[:2], tokens[-1])] == ["EXCEPT", "(", ")"]
+    ):
         return tuple(token.name for token in names)
     raise _refusal("a star with more than EXCEPT (names)", item, "Name the columns.")
 
 
-def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mapping[str, str]) -> None:
+def check_expression(
+    text: str, *, is_own: Callable[[str], bool], columns: Mapping[str, str]
+) -> None:
     """Refuses an expression unsupported in views.
 
     Args:
@@ -440,11 +484,19 @@ class _Expression:
 
     def _begins_query(self, at: int) -> bool:
         """Tells whether a word begins a query without SELECT, such as `(TABLE t)`."""
-        if self.tokens[at].word not in _QUERIES or self._sign(at - 1) != "(" or at + 1 == len(self.tokens):
+        if (
+            self.tokens[at].word not in _QUERIES
+            or self._sign(at - 1) != "("
+            or at + 1 == len(self.tokens)
+        ):
             return False
         after = self.tokens[at + 1]
         is_trim = self._sign(at - 2).upper() == "TRIM"
-        return after.kind in ("word", "name", "string") and after.word not in _OPERATORS and not is_trim
+        return (
+            after.kind in ("word", "name", "string")
+            and after.word not in _OPERATORS
+            and not is_trim
+        )
 
     def _is_unsteady_word(self, at: int) -> bool:
         """Tells whether a word is a function without parentheses whose value changes."""
@@ -455,7 +507,9 @@ class _Expression:
 
     def _is_call(self, at: int) -> bool:
         token = self.tokens[at]
-        return self._sign(at + 1) == "(" and (token.kind in ("word", "name") or token.text.startswith('"'))
+        return self._sign(at + 1) == "(" and (
+            token.kind in ("word", "name") or token.text.startswith('"')
+        )
 
     def _check_call(self, at: int) -> None:
         called = self.tokens[at].name.lower()
@@ -484,7 +538,9 @@ def _is_moment(token: Token) -> bool:
 
 def names_in(text: str) -> set[str]:
     """Returns all possible names of columns in an expression, in lower case."""
-    return {token.name.lower() for token in tokens_of(text) if token.kind in ("word", "name", "string")}
+    return {
+        token.name.lower() for token in tokens_of(text) if token.kind in ("word", "name", "string")
+    }
 
 
 def _refusal(what: str, text: str, instead: str) -> RegistrationError:

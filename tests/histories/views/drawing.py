@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from tests.histories.administration import AddColumn, CleanUp, Configure, DropColumn, Index, Rename, Restore
+from tests.histories.administration import (
+    AddColumn,
+    CleanUp,
+    Configure,
+    DropColumn,
+    Index,
+    Rename,
+    Restore,
+)
 from tests.histories.operations import (
     Append,
     Compact,
@@ -18,12 +26,23 @@ from tests.histories.operations import (
     Update,
     Upsert,
 )
-from tests.histories.views.model import ActOn, KillRefresh, ResumeRefresh, StartRefresh, Step, ViewHistory
+from tests.histories.views.model import (
+    ActOn,
+    KillRefresh,
+    ResumeRefresh,
+    StartRefresh,
+    Step,
+    ViewHistory,
+)
 from tests.histories.views.operations import AddOwn, FillOwn, Spoil, ViewIndex, ViewRename
 from tests.histories.views.refreshes import FAULTS, POINTS
 
-_KEYS = st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True).map(lambda keys: tuple(sorted(keys)))
-_NEW_KEYS = st.lists(st.integers(100, 130), min_size=1, max_size=4, unique=True).map(lambda keys: tuple(sorted(keys)))
+_KEYS = st.lists(st.integers(0, 20), min_size=1, max_size=5, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
+_NEW_KEYS = st.lists(st.integers(100, 130), min_size=1, max_size=4, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
 _COMPACT = st.builds(Compact, st.sampled_from([12, 1_000_000]), st.booleans())
 _MAYBE_KEYS = st.one_of(st.just(()), _KEYS)
 _MAYBE_NEW = st.one_of(st.just(()), _NEW_KEYS)
@@ -66,7 +85,9 @@ _OF_VIEW: _Weighted = {
     "index": (
         2,
         st.builds(
-            ViewIndex, st.sampled_from(["id", "e", "u"]), st.sampled_from(["create", "create", "drop", "optimize"])
+            ViewIndex,
+            st.sampled_from(["id", "e", "u"]),
+            st.sampled_from(["create", "create", "drop", "optimize"]),
         ),
     ),
     "own column": (3, st.just(AddOwn())),
@@ -84,7 +105,9 @@ def _one_of(weighted: _Weighted) -> st.SearchStrategy[Operation]:
 
 
 _ACT: st.SearchStrategy[Step] = st.sampled_from(["t"] * 6 + ["v"] * 3 + ["w"]).flatmap(
-    lambda table: st.builds(ActOn, st.just(table), _one_of(_OF_SOURCE if table == "t" else _OF_VIEW))
+    lambda table: st.builds(
+        ActOn, st.just(table), _one_of(_OF_SOURCE if table == "t" else _OF_VIEW)
+    )
 )
 _UNTIL = st.sampled_from([*POINTS, "commit", "landed", "fill landed", "call 3", "task 2", "task 3"])
 _FAULT = st.sampled_from([None] * 12 + [*FAULTS])
@@ -100,7 +123,9 @@ def starts(draw: st.DrawFn) -> StartRefresh:
     return StartRefresh(draw(_NAME), until, draw(_VIEW), back, draw(_FAULT))
 
 
-_STEP: st.SearchStrategy[Step] = st.sampled_from(["act"] * 10 + ["go"] * 4 + ["start"] * 5 + ["kill"]).flatmap(
+_STEP: st.SearchStrategy[Step] = st.sampled_from(
+    ["act"] * 10 + ["go"] * 4 + ["start"] * 5 + ["kill"]
+).flatmap(
     lambda what: {
         "act": _ACT,
         "go": st.builds(ResumeRefresh, _NAME, st.one_of(_UNTIL, st.just("end")), _FAULT),
@@ -116,8 +141,18 @@ def histories(draw: st.DrawFn) -> ViewHistory:
     assume(draw(st.integers(0, 1000)))
     fragments = draw(st.lists(st.integers(5, 8), min_size=2, max_size=3).map(tuple))
     first = [StartRefresh("one")] if draw(st.integers(0, 3)) else []
-    steps: list[Step] = [*first, draw(_ACT), draw(starts()), *draw(st.lists(_STEP, min_size=4, max_size=14))]
+    steps: list[Step] = [
+        *first,
+        draw(_ACT),
+        draw(starts()),
+        *draw(st.lists(_STEP, min_size=4, max_size=14)),
+    ]
     if draw(st.integers(0, 11)) == 11:
         how = draw(st.sampled_from(["drop", "cast", "reuse", "overwrite"]))
-        steps.insert(draw(st.integers(2, len(steps))), ActOn("t", Spoil(how, draw(st.sampled_from(["a", "b"])))))
-    return ViewHistory(fragments, tuple(steps), chain=draw(st.booleans()), rows=draw(st.sampled_from([1000, 6])))
+        steps.insert(
+            draw(st.integers(2, len(steps))),
+            ActOn("t", Spoil(how, draw(st.sampled_from(["a", "b"])))),
+        )
+    return ViewHistory(
+        fragments, tuple(steps), chain=draw(st.booleans()), rows=draw(st.sampled_from([1000, 6]))
+    )

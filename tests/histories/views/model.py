@@ -137,7 +137,9 @@ class Track:
             used=frozenset(key for version in self.versions.values() for key in version.places),
             stable=True,
             kept_rows={
-                number: version.by_key for number, version in self.versions.items() if number in self.kept_versions
+                number: version.by_key
+                for number, version in self.versions.items()
+                if number in self.kept_versions
             },
             places=self.head.places,
         )
@@ -199,7 +201,11 @@ def refreshed(shape: Shape, before: Version, then: ById | None, current: ById) -
         if not shape.selects(row):
             continue
         old_source_row = then.get(number) if then is not None else None
-        if old_source_row is not None and shape.selects(old_source_row) and shape.same(old_source_row, row):
+        if (
+            old_source_row is not None
+            and shape.selects(old_source_row)
+            and shape.same(old_source_row, row)
+        ):
             if number in before.out:
                 out.add(number)
             else:
@@ -207,7 +213,11 @@ def refreshed(shape: Shape, before: Version, then: ById | None, current: ById) -
             continue
         new_row = dict.fromkeys(before.names) | {ID: number, "key": row["key"], "e": shape.e(row)}
         old_row = old.get(number)
-        if old_row is not None and old_source_row is not None and old_source_row[shape.input] == row[shape.input]:
+        if (
+            old_row is not None
+            and old_source_row is not None
+            and old_source_row[shape.input] == row[shape.input]
+        ):
             new_row["u"] = old_row["u"]
         if new_row["u"] is None:
             pending.add(number)
@@ -216,7 +226,12 @@ def refreshed(shape: Shape, before: Version, then: ById | None, current: ById) -
         recomputed += old_row is not None
     removed = len(before.rows) - (0 if then is None else len(old.keys() & rows.keys()))
     return RefreshedRows(
-        rows=rows, out=frozenset(out), pending=frozenset(pending), added=added, recomputed=recomputed, removed=removed
+        rows=rows,
+        out=frozenset(out),
+        pending=frozenset(pending),
+        added=added,
+        recomputed=recomputed,
+        removed=removed,
     )
 
 

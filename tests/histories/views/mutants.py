@@ -20,9 +20,18 @@ from lance_spark.rows.row_set import RowSet
 from tests.histories.administration import Restore
 from tests.histories.broken import Replace, constant, owner_of
 from tests.histories.operations import Append, Delete, RewriteInput, Update, Upsert
-from tests.histories.views.model import ActOn, KillRefresh, ResumeRefresh, StartRefresh, Step, ViewHistory
+from tests.histories.views.model import (
+    ActOn,
+    KillRefresh,
+    ResumeRefresh,
+    StartRefresh,
+    Step,
+    ViewHistory,
+)
 
-_KEYS = st.lists(st.integers(0, 14), min_size=4, max_size=6, unique=True).map(lambda keys: tuple(sorted(keys)))
+_KEYS = st.lists(st.integers(0, 14), min_size=4, max_size=6, unique=True).map(
+    lambda keys: tuple(sorted(keys))
+)
 _NEW = Append((100, 102, 103, 105))
 
 Steps = st.SearchStrategy[list[Step]]
@@ -42,7 +51,9 @@ class ViewMutant:
 
 
 def _in_order(*steps: Any) -> Steps:
-    return st.tuples(*(step if isinstance(step, st.SearchStrategy) else st.just(step) for step in steps)).map(list)
+    return st.tuples(
+        *(step if isinstance(step, st.SearchStrategy) else st.just(step) for step in steps)
+    ).map(list)
 
 
 def _on(table: str, operation: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -99,7 +110,9 @@ def _nothing_is_affected(real: Any) -> Any:
     def affected(*arguments: Any) -> Any:
         changes = real(*arguments)
         old_numbers = {number for number, _ in changes.then}
-        return dataclasses.replace(changes, now=tuple(row for row in changes.now if row[0] not in old_numbers))
+        return dataclasses.replace(
+            changes, now=tuple(row for row in changes.now if row[0] not in old_numbers)
+        )
 
     return affected
 
@@ -148,19 +161,23 @@ MUTANTS: dict[str, ViewMutant] = {
     ),
     "moved rows count as changed": ViewMutant(
         patches={f"{_DIFFERENCE}:SourceChanges._changed": _all_changed},
-        steps=_in_order(st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))),
+        steps=_in_order(
+            st.one_of(_on("t", st.builds(Update, _KEYS)), _on("t", st.builds(Upsert, _KEYS)))
+        ),
     ),
     "fragments that are still there are not looked at": ViewMutant(
         patches={f"{_REFRESH}:affected": _nothing_is_affected}, steps=_in_order(_IN_PLACE)
     ),
     "values are taken along whatever the input is": ViewMutant(
-        patches={f"{_PLACEMENT}:changes_of": _bits(0)}, steps=_in_order(st.one_of(_INPUT, _IN_PLACE))
+        patches={f"{_PLACEMENT}:changes_of": _bits(0)},
+        steps=_in_order(st.one_of(_INPUT, _IN_PLACE)),
     ),
     "values are never taken along": ViewMutant(
         patches={f"{_PLACEMENT}:changes_of": _bits(1)}, steps=_in_order(_OTHER_INPUT)
     ),
     "rows that are gone stay": ViewMutant(
-        patches={f"{_DIFFERENCE}:SourceChanges.deleted_ids": _nothing_is_gone}, steps=_in_order(_DELETE)
+        patches={f"{_DIFFERENCE}:SourceChanges.deleted_ids": _nothing_is_gone},
+        steps=_in_order(_DELETE),
     ),
     "rows that are not selected any more stay": ViewMutant(
         patches={f"{_PLACEMENT}:SourceRows.matching": _unselected_rows_stay},
@@ -174,8 +191,13 @@ MUTANTS: dict[str, ViewMutant] = {
         patches={f"{_REFRESH}:BackfillRequest": _all_rows_are_filled}, steps=_in_order(_APPEND)
     ),
     "a refresh commits beside another one": ViewMutant(
-        patches={f"{_COMMIT}:_refuse_other": constant(None), f"{_COMMIT}:_is_preceded": constant(False)},
-        steps=_in_order(_APPEND, StartRefresh("one", "commit"), StartRefresh("two"), ResumeRefresh("one")),
+        patches={
+            f"{_COMMIT}:_refuse_other": constant(None),
+            f"{_COMMIT}:_is_preceded": constant(False),
+        },
+        steps=_in_order(
+            _APPEND, StartRefresh("one", "commit"), StartRefresh("two"), ResumeRefresh("one")
+        ),
     ),
     "a restore beside a refresh is not seen": ViewMutant(
         patches={f"{_COMMIT}:_is_preceded": constant(False)},
@@ -196,18 +218,32 @@ MUTANTS: dict[str, ViewMutant] = {
             "lance_spark.commit.conflicts.history:version_before": _restores_are_not_followed,
             f"{_STATE}:version_before": _restores_are_not_followed,
         },
-        steps=_in_order(_APPEND, StartRefresh("one", "landed"), KillRefresh("one"), ActOn("v", Restore(1))),
+        steps=_in_order(
+            _APPEND, StartRefresh("one", "landed"), KillRefresh("one"), ActOn("v", Restore(1))
+        ),
     ),
     "a refresh notes what a restore has taken back": ViewMutant(
         patches={f"{_REFRESH}:RefreshJob._note": _always_noted},
-        steps=_in_order(_APPEND, StartRefresh("one", "note"), ActOn("v", Restore(1)), ResumeRefresh("one")),
+        steps=_in_order(
+            _APPEND, StartRefresh("one", "note"), ActOn("v", Restore(1)), ResumeRefresh("one")
+        ),
     ),
     "two refreshes cannot note at once": ViewMutant(
         patches={"lance_spark.commit.schema_change:attempt_commit": _lost_commits_are_errors},
-        steps=_in_order(_APPEND, StartRefresh("one", "noting"), _DELETE, StartRefresh("two"), ResumeRefresh("one")),
+        steps=_in_order(
+            _APPEND,
+            StartRefresh("one", "noting"),
+            _DELETE,
+            StartRefresh("two"),
+            ResumeRefresh("one"),
+        ),
     ),
     "a refresh goes back behind another one": ViewMutant(
-        patches={"lance_spark.views.refresh_base:RefreshBase.shows_later": lambda _: property(lambda self: False)},
+        patches={
+            "lance_spark.views.refresh_base:RefreshBase.shows_later": lambda _: property(
+                lambda self: False
+            )
+        },
         steps=_in_order(
             _APPEND,
             StartRefresh("one", "begin"),
@@ -216,7 +252,9 @@ MUTANTS: dict[str, ViewMutant] = {
             ResumeRefresh("one"),
         ),
     ),
-    "files are left": ViewMutant(patches={f"{_REFRESH}:finish": constant(None)}, steps=_in_order(_INPUT, _DELETE)),
+    "files are left": ViewMutant(
+        patches={f"{_REFRESH}:finish": constant(None)}, steps=_in_order(_INPUT, _DELETE)
+    ),
 }
 
 
@@ -234,4 +272,6 @@ def applied(name: str) -> Iterator[None]:
 def histories_for(draw: st.DrawFn, name: str) -> ViewHistory:
     """Draws a history with the concurrent change for which a mutant is wrong."""
     assume(draw(st.integers(0, 1000)))
-    return ViewHistory((5, 5, 5), (StartRefresh("one"), *draw(MUTANTS[name].steps)), chain=draw(st.booleans()))
+    return ViewHistory(
+        (5, 5, 5), (StartRefresh("one"), *draw(MUTANTS[name].steps)), chain=draw(st.booleans())
+    )

@@ -31,7 +31,9 @@ class ViewIndex(Operation):
         head = lance.dataset(uri)
         name, index_names = f"of {self.column}", {index.name for index in head.describe_indices()}
         if self.what == "create":
-            head.create_scalar_index(names_of("v", head)[self.column], "BTREE", name=name, replace=True)
+            head.create_scalar_index(
+                names_of("v", head)[self.column], "BTREE", name=name, replace=True
+            )
         elif self.what == "drop" and name in index_names:
             head.drop_index(name)
         elif self.what == "optimize":
@@ -49,7 +51,10 @@ class ViewRename(Operation):
         head = lance.dataset(uri)
         current_name = names_of("v", head)[self.column]
         head.alter_columns(
-            {"path": current_name, "name": self.column if current_name != self.column else f"{current_name}x"}
+            {
+                "path": current_name,
+                "name": self.column if current_name != self.column else f"{current_name}x",
+            }
         )
 
 
@@ -125,7 +130,14 @@ class Spoil(Operation):
 
 def fitted(operation: Operation, world: World) -> Operation | None:
     """Returns the operation fitted to a table, which may be empty, or None for an operation without effect."""
-    empty_too = ("restore", "cleanup", "cleanup of files", "compaction", "compaction of all", "config and tags")
+    empty_too = (
+        "restore",
+        "cleanup",
+        "cleanup of files",
+        "compaction",
+        "compaction of all",
+        "config and tags",
+    )
     if not world.rows and operation.name not in empty_too:
         return None
     fitted_operation: Any = operation.fitted(world)

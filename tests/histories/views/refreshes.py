@@ -48,7 +48,9 @@ WAIT_S = 60
 _FIRST_PID = 1 << 23
 """Above every real process id. A refresh reports it as its process."""
 
-_FILL = {name: number for name, number in SETTINGS.items() if name != "concurrency"} | {"task_size": 5}
+_FILL = {name: number for name, number in SETTINGS.items() if name != "concurrency"} | {
+    "task_size": 5
+}
 
 
 @dataclass(slots=True)
@@ -126,7 +128,9 @@ class Refresh:
                 self._thread.start()
             else:
                 self._go.release()
-            assert self._stopped.acquire(timeout=WAIT_S), f"it neither ended nor came to {self._until!r}: {self.passed}"
+            assert self._stopped.acquire(timeout=WAIT_S), (
+                f"it neither ended nor came to {self._until!r}: {self.passed}"
+            )
         finally:
             CURRENT.refresh = None
 
@@ -211,7 +215,11 @@ class _RefreshFrame:
         for first, last in itertools.pairwise(bounds):
             _pass("task")
             batch = pa.RecordBatch.from_pydict({"id": range(first, last)})
-            rows += [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
+            rows += [
+                tuple(row.values())
+                for answer in self._work(iter([batch]))
+                for row in answer.to_pylist()
+            ]
         return rows
 
 
@@ -239,7 +247,10 @@ def points(*, spark: bool = False) -> Iterator[None]:
             patch.object(refresh, "change_schema", _noting(refresh.change_schema)),
             patch.object(refresh, "BackfillRequest", functools.partial(BackfillRequest, **_FILL)),
             patch.object(lance.LanceDataset, "commit", _committing(lance.LanceDataset.commit)),
-            *(patch.object(LanceObjects, name, _alive(getattr(LanceObjects, name))) for name in _WRITES),
+            *(
+                patch.object(LanceObjects, name, _alive(getattr(LanceObjects, name)))
+                for name in _WRITES
+            ),
             patch("os.getpid", _own_pid(processes.os.getpid)),
             patch.object(processes, "is_running", _is_running(processes.is_running)),
         ):
@@ -293,7 +304,9 @@ def _committing(real: Any) -> Any:
         if acting is None or before is None or is_beside:
             return real(base, operation, *arguments, **more)
         after = before.replace("commit", "landed")
-        return acting.commit(lambda: real(base, operation, *arguments, **more), base.version, before, after)
+        return acting.commit(
+            lambda: real(base, operation, *arguments, **more), base.version, before, after
+        )
 
     return commit
 

@@ -84,6 +84,11 @@ REGRESSIONS: dict[str, ViewHistory] = {
     ),
     "two first refreshes at once, of which the second is taken back": ViewHistory(
         (6, 6),
-        (StartRefresh("one", "commit"), StartRefresh("two"), ActOn("v", Compact(all=True)), ResumeRefresh("one")),
+        (
+            StartRefresh("one", "commit"),
+            StartRefresh("two"),
+            ActOn("v", Compact(all=True)),
+            ResumeRefresh("one"),
+        ),
     ),
 }

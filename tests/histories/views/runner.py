@@ -62,14 +62,19 @@ class ViewTally:
         columns = [name for name in refreshes.POINTS if any(at == name for _, at in self.hits)]
         lines = [f"{'':30}" + "".join(f"{name[-9:]:>10}" for name in columns)]
         kinds = sorted({kind for kind, _ in self.hits})
-        lines += [f"{kind:30}" + "".join(f"{self.hits[kind, name]:10}" for name in columns) for kind in kinds]
+        lines += [
+            f"{kind:30}" + "".join(f"{self.hits[kind, name]:10}" for name in columns)
+            for kind in kinds
+        ]
         return "\n".join([*lines, f"{self.histories} histories, {self.refreshes} refreshes"])
 
 
 class ViewPlayer:
     """Runs one history."""
 
-    def __init__(self, history: ViewHistory, *, home: Path, tally: ViewTally, spark: Any = None) -> None:
+    def __init__(
+        self, history: ViewHistory, *, home: Path, tally: ViewTally, spark: Any = None
+    ) -> None:
         self._history = history
         self._tally = tally
         self._spark = spark or InlineSession()
@@ -104,8 +109,14 @@ class ViewPlayer:
         self._tally.refreshes += len(self.runs)
 
     def _do(self, step: Step) -> None:
-        if isinstance(step, StartRefresh) and step.run not in self._waiting and len(self._waiting) < MOST_AT_ONCE:
-            if step.view in self.tracks and not any(track.head.doubled for track in self.tracks.values()):
+        if (
+            isinstance(step, StartRefresh)
+            and step.run not in self._waiting
+            and len(self._waiting) < MOST_AT_ONCE
+        ):
+            if step.view in self.tracks and not any(
+                track.head.doubled for track in self.tracks.values()
+            ):
                 self._start(step)
         elif isinstance(step, ResumeRefresh) and step.run in self._waiting:
             self._go(step.run, step.until, step.fault)
@@ -117,14 +128,20 @@ class ViewPlayer:
     # Other writers
 
     def _act(self, track: Track, operation: Operation) -> None:
-        if track.head.doubled or (track.name == "t" and self._is_spoilt and not isinstance(operation, CleanUp)):
+        if track.head.doubled or (
+            track.name == "t" and self._is_spoilt and not isinstance(operation, CleanUp)
+        ):
             return
         world = track.world()
         change = fitted(operation, world)
         if change is None:
             return
-        if isinstance(change, CleanUp) and any(run.refresh.at in COMMITS for run in self._waiting.values()):
-            change = CleanUp()  # a cleanup of unreferenced files at this moment would make an unreadable version
+        if isinstance(change, CleanUp) and any(
+            run.refresh.at in COMMITS for run in self._waiting.values()
+        ):
+            change = (
+                CleanUp()
+            )  # a cleanup of unreferenced files at this moment would make an unreadable version
         self._note(f"{track.name}: {change.name}")
         calls = len(CURRENT.calls)
         before = track.head
@@ -137,10 +154,14 @@ class ViewPlayer:
         self._look(change)
         track.acts.append((track.head.number, change))
         if track.head.by_key != expected:
-            raise WrongError(f"{change} made of {track.name} {differences(expected, track.head.by_key)}")
+            raise WrongError(
+                f"{change} made of {track.name} {differences(expected, track.head.by_key)}"
+            )
         if isinstance(change, FillOwn):
             expected_calls = Counter(
-                row["e"] for row in before.rows.values() if row[OWN] is None and row["e"] is not None
+                row["e"]
+                for row in before.rows.values()
+                if row[OWN] is None and row["e"] is not None
             )
             actual_calls = Counter(x for _, x in CURRENT.calls[calls:])
             if {x: n for x, n in (actual_calls - expected_calls).items() if value(x) is not None}:
@@ -171,7 +192,9 @@ class ViewPlayer:
         run = RefreshRun(
             name=f"{step.run} {len(self.runs)}",
             start=step,
-            refresh=refreshes.start(self._db.open_table(step.view), self._spark, requested_version, self._history.rows),
+            refresh=refreshes.start(
+                self._db.open_table(step.view), self._spark, requested_version, self._history.rows
+            ),
             requested_version=requested_version,
             began=self._heads(),
             target=requested_version or source.head.number,
@@ -255,13 +278,19 @@ class ViewPlayer:
     def _check_state(self, track: Track, head: lance.LanceDataset) -> None:
         """Checks that the product knows the version that a view shows."""
         refreshed_state = refreshed_of(head)
-        is_known = track.head.since in track.kept_versions or (refreshed_state is not None and not refreshed_state.lost)
+        is_known = track.head.since in track.kept_versions or (
+            refreshed_state is not None and not refreshed_state.lost
+        )
         if track.head.doubled or not is_known:
             return
         if (None if refreshed_state is None else refreshed_state.version) != track.head.shows:
-            raise WrongError(f"{track.name} shows version {track.head.shows} of its source, and not {refreshed_state}")
+            raise WrongError(
+                f"{track.name} shows version {track.head.shows} of its source, and not {refreshed_state}"
+            )
 
-    def _judged(self, shape: Shape, track: Track, version: Version, head: lance.LanceDataset) -> Version:
+    def _judged(
+        self, shape: Shape, track: Track, version: Version, head: lance.LanceDataset
+    ) -> Version:
         """Checks a version of a view, and returns it with its required contents."""
         before = track.head
         by, where = version.by, f"version {version.number} of {track.name}"
@@ -277,7 +306,10 @@ class ViewPlayer:
         version = version.like(before)
         if STAMP_KEY in event.properties:
             return self._judge_rows(
-                shape, track, version, Refreshed.from_json(event.properties[STAMP_KEY], "view").version
+                shape,
+                track,
+                version,
+                Refreshed.from_json(event.properties[STAMP_KEY], "view").version,
             )
         ids = [row[ID] for row in version.rows.values()]
         if len(set(ids)) != len(ids) and not before.doubled:
@@ -292,11 +324,15 @@ class ViewPlayer:
             if wrong:
                 raise WrongError(f"{where} by {by.name}: {'; '.join(wrong)}")
             if event.name == "UpdateConfig":
-                stamp = Refreshed.from_json(head.checkout_version(version.number).config()[CONFIG_KEY], "view")
+                stamp = Refreshed.from_json(
+                    head.checkout_version(version.number).config()[CONFIG_KEY], "view"
+                )
                 return self._judge_note(shape, track, version, stamp)
         return version
 
-    def _judge_note(self, shape: Shape, track: Track, version: Version, stamp: Refreshed) -> Version:
+    def _judge_note(
+        self, shape: Shape, track: Track, version: Version, stamp: Refreshed
+    ) -> Version:
         """Checks the configuration written by a refresh, which may be its only commit."""
         sources = self.tracks[shape.source].versions
         if stamp.version == version.shows or stamp.at < version.since:
@@ -305,13 +341,17 @@ class ViewPlayer:
             return version  # a restore removed the refresh's version, so its record has no effect
         at = track.versions[stamp.at]
         source_rows = sources[stamp.version].rows
-        right = refreshed(shape, at, None if at.shows is None else sources[at.shows].rows, source_rows)
+        right = refreshed(
+            shape, at, None if at.shows is None else sources[at.shows].rows, source_rows
+        )
         if right.rows != at.by_source:
             raise WrongError(
                 f"version {version.number} of {track.name} says that it shows {stamp}, and does not: {differences(right.rows, at.by_source)}"
             )
         version.out = frozenset(
-            number for number in version.out if number in source_rows and shape.selects(source_rows[number])
+            number
+            for number in version.out
+            if number in source_rows and shape.selects(source_rows[number])
         )
         version.shows, version.since = stamp.version, stamp.at
         return version
@@ -324,26 +364,43 @@ class ViewPlayer:
         read_version = start.view.version
         between = [track.versions[number] for number in range(read_version + 1, version.number)]
         passed_over = range(run.refresh.bases[version.number] + 1, version.number)
-        if track.versions[passed_over.start - 1].rows and not track.kept_versions.issuperset(passed_over):
+        if track.versions[passed_over.start - 1].rows and not track.kept_versions.issuperset(
+            passed_over
+        ):
             # Lance cannot know a commit of that moment: the refresh fails, and the next refresh recomputes all rows.
             version.doubled, run.undisturbed = True, False
             return version
-        if start.base is None and not track.versions[read_version].rows and any(another.rows for another in between):
+        if (
+            start.base is None
+            and not track.versions[read_version].rows
+            and any(another.rows for another in between)
+        ):
             # The commit followed another first refresh, and must be taken back.
             version.doubled = True
             return version
         version.doubled &= start.base is not None  # unless the refresh recomputes all rows
         then = None if start.base is None else sources[start.base.version].rows
-        if start.base is None and track.versions[read_version].shows is not None and before.shows is not None:
+        if (
+            start.base is None
+            and track.versions[read_version].shows is not None
+            and before.shows is not None
+        ):
             self._excuse_rebuild(track, self.tracks[shape.source], before.shows)
         seen_then = track.versions[read_version].shows
         if run.requested_version is None and start.base is not None and shows < (seen_then or 0):
-            raise WrongError(f"{run.name} brings {track.name} back from version {seen_then} to {shows}")
+            raise WrongError(
+                f"{run.name} brings {track.name} back from version {seen_then} to {shows}"
+            )
         right = refreshed(shape, before, then, sources[shows].rows)
         ids = [row[ID] for row in version.rows.values()]
         if len(set(ids)) != len(ids):
-            raise WrongError(f"version {version.number} of {track.name} by {run.name} has rows twice: {sorted(ids)}")
-        cleaned = start.base is not None and start.base.version not in self.tracks[shape.source].kept_versions
+            raise WrongError(
+                f"version {version.number} of {track.name} by {run.name} has rows twice: {sorted(ids)}"
+            )
+        cleaned = (
+            start.base is not None
+            and start.base.version not in self.tracks[shape.source].kept_versions
+        )
         if cleaned and version.by_source != right.rows:
             # A cleanup removed the version before the tasks read it, so the changes are unknown.
             right = refreshed(shape, before, None, sources[shows].rows)
@@ -371,7 +428,9 @@ class ViewPlayer:
     def _excuse_rebuild(self, track: Track, source: Track, shows: int) -> None:
         cleaned = any(isinstance(act, CleanUp) for _, act in track.acts)
         if shows in source.kept_versions and not cleaned:
-            raise WrongError(f"{track.name} was made anew, though version {shows} of its source is there")
+            raise WrongError(
+                f"{track.name} was made anew, though version {shows} of its source is there"
+            )
 
     def _undone(self, track: Track, version: Version) -> Version:
         """Checks that the rows of a retracted commit are gone."""
@@ -406,7 +465,10 @@ class ViewPlayer:
                 return "a column was renamed"
         if any(isinstance(act, CleanUp) for act in since):
             return "a version of the source was cleaned up"
-        if any(isinstance(act, CleanUp) for act in view_acts) and "OSError: Dataset at path" not in error.text:
+        if (
+            any(isinstance(act, CleanUp) for act in view_acts)
+            and "OSError: Dataset at path" not in error.text
+        ):
             return "the version of the view that it read was cleaned up"
         return None
 
@@ -422,27 +484,40 @@ class ViewPlayer:
         if result.status != "DONE":
             raise WrongError(f"{run.name} ended {result}")
         shown_versions = [
-            version.shows for number, version in track.versions.items() if number >= run.began[track.name]
+            version.shows
+            for number, version in track.versions.items()
+            if number >= run.began[track.name]
         ]
-        restored = any(isinstance(act, Restore) and number > run.began[track.name] for number, act in track.acts)
+        restored = any(
+            isinstance(act, Restore) and number > run.began[track.name]
+            for number, act in track.acts
+        )
         if not (restored or run.overlapping) and not any(
             number == run.target or (run.requested_version is None and (number or 0) > run.target)
             for number in shown_versions
         ):
-            raise WrongError(f"{run.name} was to show version {run.target}, and there were {shown_versions}")
+            raise WrongError(
+                f"{run.name} was to show version {run.target}, and there were {shown_versions}"
+            )
         ours = [call for call in CURRENT.calls[run.calls :] if call[0] == shape.name]
         if not run.overlapping and result.rows_computed != len(ours):
-            raise WrongError(f"{run.name} tells of {result.rows_computed} calls, and there were {len(ours)}: {ours}")
+            raise WrongError(
+                f"{run.name} tells of {result.rows_computed} calls, and there were {len(ours)}: {ours}"
+            )
         if not run.undisturbed:
             return
         if track.head.shows is None:
             raise WrongError(f"after {run.name}, {track.name} shows nothing")
         unfilled_inputs = unfilled(shape, track.head, source.versions[track.head.shows].rows)
         if unfilled_inputs:
-            raise WrongError(f"after {run.name}, rows with these inputs have no value: {sorted(unfilled_inputs)}")
+            raise WrongError(
+                f"after {run.name}, rows with these inputs have no value: {sorted(unfilled_inputs)}"
+            )
         right = run.right
         counts = rows_of(result)
-        if counts != ((0, 0, 0) if right is None else (right.added, right.recomputed, right.removed)):
+        if counts != (
+            (0, 0, 0) if right is None else (right.added, right.recomputed, right.removed)
+        ):
             raise WrongError(f"{run.name} tells of {counts} rows, and there were {right}")
 
     def _settle(self) -> None:
@@ -453,7 +528,9 @@ class ViewPlayer:
                 continue
             spoilt = (shape.source == "t" and self._is_spoilt) or self._is_renamed(shape)
             before = track.head
-            plan = None if spoilt or before.doubled else self._db.open_table(shape.name).plan_refresh()
+            plan = (
+                None if spoilt or before.doubled else self._db.open_table(shape.name).plan_refresh()
+            )
             self._start(StartRefresh("settle", view=shape.name))
             run = self.runs[-1]
             if run.failed is not None:
@@ -469,9 +546,13 @@ class ViewPlayer:
             calls, version = len(CURRENT.calls), track.head.number
             self._start(StartRefresh("settle", view=shape.name))
             if len(CURRENT.calls) != calls:
-                raise WrongError(f"a second refresh of {track.name} called the UDF again: {CURRENT.calls[calls:]}")
+                raise WrongError(
+                    f"a second refresh of {track.name} called the UDF again: {CURRENT.calls[calls:]}"
+                )
             if track.head.number != version:
-                raise WrongError(f"a second refresh of {track.name} made version {track.head.number}")
+                raise WrongError(
+                    f"a second refresh of {track.name} made version {track.head.number}"
+                )
             again = self._db.open_table(shape.name).plan_refresh()
             if again.has_work:
                 raise WrongError(f"after two refreshes there is work: {again}")
@@ -494,10 +575,14 @@ class ViewPlayer:
                 lance_spark.cleanup(uri, older_than=dt.timedelta(0))
             unnamed_files = unused_files(uri) if Path(uri, "data").exists() else set()
             if unnamed_files:
-                raise WrongError(f"files of {name} are left that no version names: {sorted(unnamed_files)}")
+                raise WrongError(
+                    f"files of {name} are left that no version names: {sorted(unnamed_files)}"
+                )
 
     def _check_calls(self) -> None:
         actual_calls = Counter(call for call in CURRENT.calls if value(call[1]) is not None)
         for call, count in actual_calls.items():
             if count > self._due[call]:
-                raise WrongError(f"the UDF of {call[0]} was called {count} times for {call[1]}, not {self._due[call]}")
+                raise WrongError(
+                    f"the UDF of {call[0]} was called {count} times for {call[1]}, not {self._due[call]}"
+                )

@@ -112,18 +112,26 @@ def noting_udf(name: str) -> UDF:
     return udf(data_type=pa.int64(), version="1", name=f"computed_{name}")(computed)
 
 
-def make_tables(home: str, spark: SparkSession, fragments: tuple[int, ...], *, chain: bool) -> Connection:
+def make_tables(
+    home: str, spark: SparkSession, fragments: tuple[int, ...], *, chain: bool
+) -> Connection:
     """Makes the source with its rows, and the empty views."""
     key = 0
     for number, rows in enumerate(fragments):
         data = [{"key": k, **new_row(k, operations.COLUMNS[1:])} for k in range(key, key + rows)]
-        table = pa.Table.from_pylist(data, schema=pa.schema([(name, pa.int64()) for name in operations.COLUMNS]))
+        table = pa.Table.from_pylist(
+            data, schema=pa.schema([(name, pa.int64()) for name in operations.COLUMNS])
+        )
         mode = "append" if number else "create"
         lance.write_dataset(table, f"{home}/t.lance", mode=mode, enable_stable_row_ids=True)
         key += rows
     db = lance_spark.connect(home, spark, progress=False)
     for shape in SHAPES.values() if chain else [SHAPES["v"]]:
-        columns: Any = {"key": "key", "e": shape.expression, "u": (noting_udf(shape.name), [shape.input])}
+        columns: Any = {
+            "key": "key",
+            "e": shape.expression,
+            "u": (noting_udf(shape.name), [shape.input]),
+        }
         query = db.open_table(shape.source).search(None).select(columns).where(shape.condition)
         db.create_materialized_view(shape.name, query)
     return db
@@ -134,7 +142,9 @@ def open_inline(uri: str) -> Table:
     from tests.histories.views.refreshes import InlineSession
 
     session: Any = InlineSession()
-    return Table(DatasetRef.at(uri), "view", lambda: session, query_spark=lambda: session, progress=False)
+    return Table(
+        DatasetRef.at(uri), "view", lambda: session, query_spark=lambda: session, progress=False
+    )
 
 
 def names_of(name: str, dataset: lance.LanceDataset) -> dict[str, str]:
@@ -189,7 +199,9 @@ class Version:
 
     def like(self, model: Version) -> Version:
         """Returns this version as a view that shows the same source version as `model`."""
-        return dataclasses.replace(self, shows=model.shows, since=model.since, out=model.out, doubled=model.doubled)
+        return dataclasses.replace(
+            self, shows=model.shows, since=model.since, out=model.out, doubled=model.doubled
+        )
 
 
 def read(name: str, dataset: lance.LanceDataset, by: Any) -> Version:
@@ -199,7 +211,10 @@ def read(name: str, dataset: lance.LanceDataset, by: Any) -> Version:
     table = scanner.to_table()
     columns = {first: table[current_name].to_pylist() for first, current_name in names.items()}
     ids, addresses = table["_rowid"].to_pylist(), table["_rowaddr"].to_pylist()
-    rows = {number: {first: values[at] for first, values in columns.items()} for at, number in enumerate(ids)}
+    rows = {
+        number: {first: values[at] for first, values in columns.items()}
+        for at, number in enumerate(ids)
+    }
     assert len(rows) == len(ids), "row ids are there twice"
     places = {key: address >> 32 for key, address in zip(columns["key"], addresses, strict=True)}
     return Version(number=dataset.version, by=by, rows=rows, places=places, names=names)

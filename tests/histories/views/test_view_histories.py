@@ -107,7 +107,11 @@ def drawn(number: int, name: str) -> ViewHistory:
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == QUICK_MUTANT else pytest.param(name, marks=pytest.mark.long) for name in mutants.MUTANTS]
+    "name",
+    [
+        name if name == QUICK_MUTANT else pytest.param(name, marks=pytest.mark.long)
+        for name in mutants.MUTANTS
+    ],
 )
 def test_a_refresh_that_is_broken_on_purpose_is_found(name: str, play: Play):
     for number in range(MOST):

@@ -18,7 +18,17 @@ import pyarrow as pa
 import pytest
 from pyspark import SparkConf
 
-from lance_spark import Agent, AgentPlan, AgentStep, Connection, Job, OptionError, Table, TableNotFoundError, cli
+from lance_spark import (
+    Agent,
+    AgentPlan,
+    AgentStep,
+    Connection,
+    Job,
+    OptionError,
+    Table,
+    TableNotFoundError,
+    cli,
+)
 from lance_spark.agent import lease, ledger, looks, planner
 from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
@@ -73,7 +83,9 @@ def agent(db: Connection, table: Table) -> Agent:
 
 
 def test_a_plan_has_the_order_of_dependencies_with_rows(db: Connection, table: Table, agent: Agent):
-    view = db.create_materialized_view("b", table.search(None).select(["x", "a"]), auto_refresh=True)
+    view = db.create_materialized_view(
+        "b", table.search(None).select(["x", "a"]), auto_refresh=True
+    )
     view.add_columns({"z": (quadruple, ["a"])}, auto_backfill=True)
     db.create_materialized_view("A", view.search(None).select(["x"]), auto_refresh=True)
     db.create_materialized_view("of_x", table.search(None).select(["x"]), auto_refresh=True)
@@ -90,7 +102,9 @@ def test_a_plan_has_the_order_of_dependencies_with_rows(db: Connection, table: T
     assert table.list_jobs() == []
 
 
-def test_a_run_fills_columns_in_order_and_the_next_run_has_nothing_to_do(table: Table, agent: Agent, log: Log):
+def test_a_run_fills_columns_in_order_and_the_next_run_has_nothing_to_do(
+    table: Table, agent: Agent, log: Log
+):
     plan = agent.run_once()
     assert statuses(plan) == {"t.y": "done", "t.a": "done"}
     assert [step.result.rows_computed for step in plan.steps] == [20, 20]
@@ -136,10 +150,16 @@ def test_stored_code_runs_only_for_allowed_tables(db: Connection, table: Table, 
     plan = db.agent(allow=["o*"]).run_once()
     assert statuses(plan) == {"other.y": "done", "t.y": "not allowed", "t.a": "not allowed"}
     assert values(table) == dict.fromkeys(range(20)) and values(other) == doubled(range(40))
-    assert statuses(db.agent().run_once()) == {"t.y": "not allowed", "t.a": "not allowed", "other.y": "not allowed"}
+    assert statuses(db.agent().run_once()) == {
+        "t.y": "not allowed",
+        "t.a": "not allowed",
+        "other.y": "not allowed",
+    }
 
 
-def test_a_catalog_with_allow_stored_code_allows_the_tables_of_its_folder(db: Connection, table: Table):
+def test_a_catalog_with_allow_stored_code_allows_the_tables_of_its_folder(
+    db: Connection, table: Table
+):
     conf = SparkConf(loadDefaults=False).set("spark.sql.catalog.lance", "lancespark.LanceCatalog")
     conf.set("spark.sql.catalog.lance.root", db.uri)
     session: Any = type("SparkSession", (), {"__module__": "pyspark.sql.session"})()
@@ -160,9 +180,13 @@ def test_a_column_of_another_product_is_left_alone_unless_claimed(db: Connection
 
 
 @pytest.mark.guarantee("W03")
-def test_the_budget_of_an_hour_bounds_the_jobs_of_all_agents(db: Connection, table: Table, log: Log):
+def test_the_budget_of_an_hour_bounds_the_jobs_of_all_agents(
+    db: Connection, table: Table, log: Log
+):
     plan = db.agent(allow=["t"], max_calls=20).run_once()
-    assert statuses(plan) == {"t.y": "done", "t.a": "waiting"} and "budget" in str(plan.steps[1].reason)
+    assert statuses(plan) == {"t.y": "done", "t.a": "waiting"} and "budget" in str(
+        plan.steps[1].reason
+    )
     # The next agent knows the jobs of its predecessor.
     later = db.agent(allow=["t"], max_cost=5.0, max_calls=20)
     assert statuses(later.plan()) == statuses(later.run_once()) == {"t.a": "waiting"}
@@ -172,7 +196,9 @@ def test_the_budget_of_an_hour_bounds_the_jobs_of_all_agents(db: Connection, tab
 
 def test_the_calls_of_a_refresh_count_once(db: Connection, log: Log):
     source = db.create_table("s", [{"x": x} for x in range(10)])
-    db.create_materialized_view("v", source.search(None).select({"x": "x", "y": log.doubling()}), auto_refresh=True)
+    db.create_materialized_view(
+        "v", source.search(None).select({"x": "x", "y": log.doubling()}), auto_refresh=True
+    )
     agent, other = (db.agent(allow=["v"], max_calls=100) for _ in range(2))
     assert statuses(agent.run_once()) == {"v": "done"} and len(log.rows()) == 10
     for each in (agent, other):
@@ -197,8 +223,17 @@ def test_the_cost_of_a_chunker_counts_once_and_estimates_the_next_refresh(db: Co
 
 def test_a_job_that_fails_with_any_error_has_spent_its_cost(db: Connection, log: Log, flag: str):
     policy = skip_on_error(max_skip_count=0)
-    with_column(db, log.breaking(3, flag, auto_backfill=True, on_error=policy, cost=1.0), rows=10, fragments=1)
-    source = db.open_table("t").search(None).select({"x": "x", "y": log.breaking(3, flag, on_error=policy, cost=1.0)})
+    with_column(
+        db,
+        log.breaking(3, flag, auto_backfill=True, on_error=policy, cost=1.0),
+        rows=10,
+        fragments=1,
+    )
+    source = (
+        db.open_table("t")
+        .search(None)
+        .select({"x": "x", "y": log.breaking(3, flag, on_error=policy, cost=1.0)})
+    )
     view = db.create_materialized_view("v", source, auto_refresh=True)
     Path(flag).touch()
     agent = db.agent(allow=["*"], max_cost=100.0)
@@ -214,10 +249,18 @@ def test_a_job_that_fails_with_any_error_has_spent_its_cost(db: Connection, log:
 def test_a_killed_refresh_counts_with_its_backfills_and_a_refresh_of_an_earlier_release_with_their_cost():
     job_id, moment = f"{ledger.JOB_PREFIX}{'0' * 32}", datetime.now(UTC)
     refresh = job_record(
-        job_id, job_type="refresh", rows_computed=7, cost=7.0, launched_at=moment - timedelta(minutes=1)
+        job_id,
+        job_type="refresh",
+        rows_computed=7,
+        cost=7.0,
+        launched_at=moment - timedelta(minutes=1),
     )
-    first = job_record(f"{job_id}-0", rows_computed=4, rows_skipped=1, cost=5.0, completed_at=moment)
-    second = job_record(f"{job_id}-1", rows_computed=3, cost=3.0, launched_at=moment - timedelta(seconds=9))
+    first = job_record(
+        f"{job_id}-0", rows_computed=4, rows_skipped=1, cost=5.0, completed_at=moment
+    )
+    second = job_record(
+        f"{job_id}-1", rows_computed=3, cost=3.0, launched_at=moment - timedelta(seconds=9)
+    )
     ((_, spent),) = ledger.sum_jobs([second, first, refresh]).values()
     assert (spent.calls, spent.cost, round(spent.seconds)) == (11, 10.0, 60)
     ended = dataclasses.replace(refresh, completed_at=moment, seconds={"total": 4.0})
@@ -237,7 +280,9 @@ def test_each_job_gets_a_share_of_the_rest_of_the_budget(agent: Agent):
     assert book.remaining() == Spending(calls=5, seconds=4.0, cost=3.0)
 
 
-def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Connection, log: Log, flag: str):
+def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(
+    db: Connection, log: Log, flag: str
+):
     table = with_column(db, log.breaking(3, flag, auto_backfill=True), rows=10, fragments=1)
     table.add_columns({"a": quadruple}, auto_backfill=True)
     other = with_column(db, log.doubling(auto_backfill=True), rows=10, fragments=1, name="u")
@@ -246,7 +291,10 @@ def test_a_failing_column_waits_longer_and_longer_and_holds_what_reads_it(db: Co
     assert statuses(agent.run_once()) == {"t.y": "failed", "t.a": "waiting", "u.y": "done"}
     assert values(other) == doubled(range(10))
     first, held = agent.plan().steps
-    assert (first.status, held.status) == ("waiting", "waiting") and "The job failed 1 times" in str(first.reason)
+    assert (first.status, held.status) == (
+        "waiting",
+        "waiting",
+    ) and "The job failed 1 times" in str(first.reason)
     _, wait_s = agent._ledger.backoff(first.key)
     agent._ledger.note_failure(first.key)
     assert agent._ledger.backoff(first.key)[1] == pytest.approx(2 * wait_s, rel=0.1)
@@ -260,7 +308,9 @@ def test_at_most_so_many_jobs_run_at_once(db: Connection, log: Log, flag: str):
     for name in ("a", "b", "c"):
         with_column(db, log.waiting(0, flag, auto_backfill=True), rows=2, fragments=1, name=name)
     plans: list[AgentPlan] = []
-    thread = threading.Thread(target=lambda: plans.append(db.agent(allow=["*"], max_jobs=2).run_once()))
+    thread = threading.Thread(
+        target=lambda: plans.append(db.agent(allow=["*"], max_jobs=2).run_once())
+    )
     with flag_file(flag):
         thread.start()
         eventually(lambda: len(log.rows()) == 2)
@@ -278,14 +328,21 @@ def test_an_unreadable_table_leaves_other_tables_alone(db: Connection, table: Ta
 
 
 def test_skipped_rows_are_tried_again_only_after_a_change(db: Connection, log: Log, flag: str):
-    table = with_column(db, log.breaking(3, flag, auto_backfill=True, on_error=skip_on_error()), rows=10, fragments=1)
+    table = with_column(
+        db,
+        log.breaking(3, flag, auto_backfill=True, on_error=skip_on_error()),
+        rows=10,
+        fragments=1,
+    )
     Path(flag).touch()
     agent = db.agent(allow=["*"])
     assert statuses(agent.run_once()) == {"t.y": "done"}
     calls = len(log.lines())
     assert agent._planner.plan_changes().steps == ()
     append(table, 77)
-    assert statuses(agent._planner.plan_changes()) == {"t.y": "waiting"}  # a moment after the commit
+    assert statuses(agent._planner.plan_changes()) == {
+        "t.y": "waiting"
+    }  # a moment after the commit
     agent.run_once()
     assert sorted(map(int, log.lines()[calls:])) == [3, 77]
 
@@ -296,7 +353,9 @@ def test_a_look_at_tables_without_changes_costs_few_requests(
     agent.run_once()
     opened: list[str] = []
     latest = type(table._latest).open_latest
-    monkeypatch.setattr(type(table._latest), "open_latest", lambda self: opened.append(self.uri) or latest(self))
+    monkeypatch.setattr(
+        type(table._latest), "open_latest", lambda self: opened.append(self.uri) or latest(self)
+    )
     monkeypatch.setattr(planner._QuickJudge, "judge", lambda *_: pytest.fail("nothing has changed"))
     assert agent._planner.plan_changes().steps == ()
     assert opened == [table.uri]
@@ -307,9 +366,10 @@ def test_small_commits_wait_for_each_other_and_a_steady_writer_delays_no_more(
 ):
     agent = db.agent(allow=["t"], debounce=timedelta(seconds=30))
     plan = agent._planner.plan_changes()
-    assert statuses(plan) == {"t.y": "waiting", "t.a": "waiting"} and "more commits may follow" in str(
-        plan.steps[0].reason
-    )
+    assert statuses(plan) == {
+        "t.y": "waiting",
+        "t.a": "waiting",
+    } and "more commits may follow" in str(plan.steps[0].reason)
     assert statuses(agent.plan()) == {"t.y": "due", "t.a": "due"}
     now = planner.time.time()
     monkeypatch.setattr(planner.time, "time", lambda: now + 31)
@@ -332,7 +392,9 @@ def running(agent: Agent) -> Iterator[Agent]:
 
 
 @pytest.mark.guarantee("W01")
-def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(table: Table, running: Agent, log: Log):
+def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(
+    table: Table, running: Agent, log: Log
+):
     eventually(lambda: values(table, "a") == {x: 4 * x for x in range(20)}, 60)
     append(table, 200, 201)
     eventually(lambda: values(table, "a") == {x: 4 * x for x in [*range(20), 200, 201]}, 60)
@@ -397,7 +459,9 @@ def test_one_of_two_agents_works_on_a_table(
     assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done"}
 
 
-def test_of_two_agents_that_take_a_lease_at_once_one_wins(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_of_two_agents_that_take_a_lease_at_once_one_wins(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     mine = Lease(table._latest, "mine")
     write = lease.change_config
 
@@ -415,17 +479,26 @@ def test_of_two_agents_that_take_a_lease_at_once_one_wins(table: Table, monkeypa
     assert not mine.take() and mine.holder == "process 7 of elsewhere"
 
 
-@pytest.mark.parametrize("forged", ["{", '{"owner": 1}', '{"owner": "o", "process": "x", "until": 1e18}', "[]"])
+@pytest.mark.parametrize(
+    "forged", ["{", '{"owner": 1}', '{"owner": "o", "process": "x", "until": 1e18}', "[]"]
+)
 def test_a_forged_lease_holds_nothing(forged: str):
     assert lease._find_holder({lease.LEASE_KEY: forged}) == ""
     process = '{\\"host\\": \\"h\\", \\"pid\\": 7, \\"started\\": \\"1\\"}'
-    assert lease._find_holder({lease.LEASE_KEY: f'{{"owner": "o", "process": "{process}", "until": 1e18}}'}) == ""
+    assert (
+        lease._find_holder(
+            {lease.LEASE_KEY: f'{{"owner": "o", "process": "{process}", "until": 1e18}}'}
+        )
+        == ""
+    )
 
 
 def look_of(name: str, uri: str, **changes: Any) -> looks.TableLook:
     table: Any = SimpleNamespace(ref=SimpleNamespace(uri=uri), list_jobs=list)
     values = {"groups": {}, "foreign": frozenset(), "view": None, "source_uri": None, **changes}
-    return looks.TableLook(name=name, table=table, version=(1, "a"), committed_at=datetime.now(UTC), **values)
+    return looks.TableLook(
+        name=name, table=table, version=(1, "a"), committed_at=datetime.now(UTC), **values
+    )
 
 
 def test_a_view_with_the_name_of_a_column_of_its_source_waits_for_the_column_and_not_for_itself():
@@ -439,23 +512,42 @@ def test_a_view_with_the_name_of_a_column_of_its_source_waits_for_the_column_and
 
 
 def test_steps_that_wait_for_each_other_end_without_a_job(agent: Agent):
-    first, second = (AgentStep(table_name=name, table_uri=name, action="refresh") for name in ("a", "b"))
-    steps = (dataclasses.replace(first, after_keys=(second.key,)), dataclasses.replace(second, after_keys=(first.key,)))
+    first, second = (
+        AgentStep(table_name=name, table_uri=name, action="refresh") for name in ("a", "b")
+    )
+    steps = (
+        dataclasses.replace(first, after_keys=(second.key,)),
+        dataclasses.replace(second, after_keys=(first.key,)),
+    )
     agent._pending = {step.key: step for step in steps}
-    assert [step.status for step in agent._advance(0)] == ["waiting", "waiting"] and not agent._pending
+    assert [step.status for step in agent._advance(0)] == [
+        "waiting",
+        "waiting",
+    ] and not agent._pending
 
 
 def test_a_pattern_of_a_namespace_allows_no_table_outside_of_the_namespace(agent: Agent):
     settings = dataclasses.replace(agent._settings, allow=("shop.*",), claim=("a.b.c",))
-    assert settings.allows(join_names(["shop", "evil"])) and not settings.allows(join_names(["shop.evil"]))
+    assert settings.allows(join_names(["shop", "evil"])) and not settings.allows(
+        join_names(["shop.evil"])
+    )
     assert dataclasses.replace(settings, allow=("`shop.evil`",)).allows(join_names(["shop.evil"]))
-    paths = [("a", "b", "c"), ("a.b", "c"), ("a", "b.c"), ("a.b.c",), ("`a`", "b.c"), ("a`.`b", "c")]
+    paths = [
+        ("a", "b", "c"),
+        ("a.b", "c"),
+        ("a", "b.c"),
+        ("a.b.c",),
+        ("`a`", "b.c"),
+        ("a`.`b", "c"),
+    ]
     assert len({join_names(path) for path in paths}) == len(paths)
     assert [settings.claims([join_names(path)]) for path in paths] == [True, *[False] * 5]
 
 
 def test_a_plan_names_a_table_with_a_dot_as_patterns_do(db: Connection):
-    db.create_table("shop.evil", [{"x": 1}]).add_columns({"y": (quadruple, ["x"])}, auto_backfill=True)
+    db.create_table("shop.evil", [{"x": 1}]).add_columns(
+        {"y": (quadruple, ["x"])}, auto_backfill=True
+    )
     assert statuses(db.agent(allow=["shop.*"]).plan()) == {"`shop.evil`.y": "not allowed"}
     assert statuses(db.agent(allow=["`shop.evil`"]).plan()) == {"`shop.evil`.y": "due"}
 
@@ -468,7 +560,9 @@ def test_the_end_of_a_job_of_another_agent_counts_and_own_jobs_count_once(agent:
     assert book.remaining().calls == 70
     own = f"{ledger.JOB_PREFIX}{'1' * 32}"
     book.reserve(own, 1)
-    result: Any = SimpleNamespace(rows_computed=3, rows_skipped=2, seconds={}, backfills={}, cost=0.0)
+    result: Any = SimpleNamespace(
+        rows_computed=3, rows_skipped=2, seconds={}, backfills={}, cost=0.0
+    )
     book.note_end(own, result)
     book.note_history([job_record(own, rows_computed=1)])
     assert book.remaining().calls == 65
@@ -511,7 +605,9 @@ def test_a_dropped_table_is_forgotten_and_its_step_fails_with_an_error_of_its_ow
     db.drop_table("t")
     assert agent.plan().steps == ()
     known = agent._planner
-    assert not (known._tables or known._memories or known._unsettled_since or agent._ledger._failures)
+    assert not (
+        known._tables or known._memories or known._unsettled_since or agent._ledger._failures
+    )
     known.note_done(y, planned)  # the job ended after the drop
     assert agent._start(y)[0].status == "failed"
     with pytest.raises(TableNotFoundError):
@@ -520,10 +616,14 @@ def test_a_dropped_table_is_forgotten_and_its_step_fails_with_an_error_of_its_ow
 
 @pytest.mark.long
 @pytest.mark.guarantee("W01")
-def test_a_refresh_counts_for_the_budget_and_views_follow_their_source(db: Connection, log: Log, spark: Any):
+def test_a_refresh_counts_for_the_budget_and_views_follow_their_source(
+    db: Connection, log: Log, spark: Any
+):
     table = make(db, rows=20, fragments=2)
     table.add_columns({"y": log.doubling()}, auto_backfill=True)
-    view = db.create_materialized_view("v", table.search(None).select(["x", "y"]).where("y > 10"), auto_refresh=True)
+    view = db.create_materialized_view(
+        "v", table.search(None).select(["x", "y"]).where("y > 10"), auto_refresh=True
+    )
     view.add_columns({"z": (quadruple, ["y"])}, auto_backfill=True)
     agent = db.agent(allow=["*"], max_calls=25)
     assert statuses(agent.run_once()) == {"t.y": "done", "v": "done", "v.z": "waiting"}
@@ -564,13 +664,17 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
         yield from (Half(x), Half(-x))
 
     if kind == "chunks":
-        view = db.create_udtf_view("v", query.select(["x"]), chunker(split, cost=1.0), auto_refresh=True)
+        view = db.create_udtf_view(
+            "v", query.select(["x"]), chunker(split, cost=1.0), auto_refresh=True
+        )
     else:
         columns = {"x": "x", "y": log.doubling(cost=1.0), "z": log.doubling(factor=3, cost=1.0)}
         view = db.create_materialized_view("v", query.select(columns), auto_refresh=True)
     rows, calls = (40, [*range(20)]) if kind == "chunks" else (20, [*range(20)] * 2)
     (step,) = agent(**{limit: 8}).run_once().steps
-    assert (step.status, step.result.status) == ("waiting", "PARTIAL") and "The budget" in str(step.reason)
+    assert (step.status, step.result.status) == ("waiting", "PARTIAL") and "The budget" in str(
+        step.reason
+    )
     assert len(log.rows()) == 8 and view.list_jobs()[-1].status == "PARTIAL"
     assert view.count_rows() == (0 if kind == "chunks" else 20)
     assert statuses(agent(**{limit: 8}).run_once()) == {"v": "waiting"} and len(log.rows()) == 8
@@ -582,7 +686,13 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
 
 @pytest.mark.parametrize(
     "setting",
-    [{"max_jobs": 0}, {"max_cost": -1.0}, {"max_seconds": float("nan")}, {"trigger": timedelta(0)}, {"allow": [""]}],
+    [
+        {"max_jobs": 0},
+        {"max_cost": -1.0},
+        {"max_seconds": float("nan")},
+        {"trigger": timedelta(0)},
+        {"allow": [""]},
+    ],
 )
 def test_wrong_settings_are_refused(db: Connection, setting: dict[str, object]):
     with pytest.raises(OptionError, match=next(iter(setting))):

@@ -65,10 +65,13 @@ def test_a_new_udf_keeps_the_choice_of_the_column(db: Connection):
     table.add_columns({"a": triple, "b": triple})
     table.alter_columns({"path": "a", "udf": double})
     assert kept(table) == {("a",)}
-    table.alter_columns({"path": "a", "udf": triple}, {"path": "b", "udf": triple, "auto_backfill": True})
+    table.alter_columns(
+        {"path": "a", "udf": triple}, {"path": "b", "udf": triple, "auto_backfill": True}
+    )
     assert kept(table) == {("a",), ("b",)}
     table.alter_columns(
-        {"path": "a", "udf": triple, "recreate": True}, {"path": "b", "udf": triple, "auto_backfill": False}
+        {"path": "a", "udf": triple, "recreate": True},
+        {"path": "b", "udf": triple, "auto_backfill": False},
     )
     assert kept(table) == {("a",)}
     table.alter_columns({"path": "a", "drop_udf": True})
@@ -95,7 +98,9 @@ def test_a_binding_of_an_earlier_release_has_no_choice(db: Connection):
         ({"path": "a", "udf": triple, "auto_backfill": None}, "auto_backfill is None"),
     ],
 )
-def test_wrong_alterations_change_nothing(db: Connection, alteration: dict[str, object], message: str):
+def test_wrong_alterations_change_nothing(
+    db: Connection, alteration: dict[str, object], message: str
+):
     table = make(db)
     table.add_columns({"a": double})
     version = table.version
@@ -126,7 +131,11 @@ def test_a_view_has_the_choice_of_its_creation_and_alter_view_changes_it(db: Con
 
 def test_the_udf_of_a_view_is_refreshed_with_the_view(db: Connection):
     table = make(db)
-    view = db.create_materialized_view("v", table.search(None).select({"y": double}), auto_refresh=True)
-    assert [(step.action, step.name) for step in db.agent(allow=["*"]).plan().steps] == [("refresh", "v")]
+    view = db.create_materialized_view(
+        "v", table.search(None).select({"y": double}), auto_refresh=True
+    )
+    assert [(step.action, step.name) for step in db.agent(allow=["*"]).plan().steps] == [
+        ("refresh", "v")
+    ]
     with pytest.raises(RegistrationError, match="alter_view"):
         view.alter_columns({"path": "y", "auto_backfill": True})

@@ -70,9 +70,23 @@ def test_a_dry_run_shows_the_plan_and_runs_nothing(table: Table, db: Connection,
     assert process.process.wait(WAIT_S) == 0
     text = process.log.read_text()
     assert "t.y" in text and "due" in text and "60" in text and table.list_jobs() == []
-    command = [sys.executable, "-m", "lance_spark.cli", "agent", "--namespace", "dir", "--property", f"root={db.uri}"]
+    command = [
+        sys.executable,
+        "-m",
+        "lance_spark.cli",
+        "agent",
+        "--namespace",
+        "dir",
+        "--property",
+        f"root={db.uri}",
+    ]
     out = subprocess.run(
-        [*command, "--dry-run"], cwd=ROOT, env=environment(), capture_output=True, text=True, check=True
+        [*command, "--dry-run"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "t.y" in out and "not allowed" in out
 
@@ -80,7 +94,12 @@ def test_a_dry_run_shows_the_plan_and_runs_nothing(table: Table, db: Connection,
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_agent_and_no_file_is_left(
-    table: Table, db: Connection, log: Log, tmp_path: Path, processes: list[AgentProcess], number: int
+    table: Table,
+    db: Connection,
+    log: Log,
+    tmp_path: Path,
+    processes: list[AgentProcess],
+    number: int,
 ):
     processes.append(AgentProcess(db.uri, tmp_path / "out", *WATCHING))
     eventually(lambda: len(log.lines()) > 2 * BATCH, WAIT_S)
@@ -121,7 +140,9 @@ def test_two_agents_at_once_compute_each_row_once(
     eventually(lambda: is_filled(table, view, range(ROWS)), WAIT_S)
     time.sleep(3)
     for number in range(100, 103):
-        lance.write_dataset(pa.table({"x": pa.array([number], pa.int64())}), table.uri, mode="append")
+        lance.write_dataset(
+            pa.table({"x": pa.array([number], pa.int64())}), table.uri, mode="append"
+        )
     eventually(lambda: is_filled(table, view, [*range(ROWS), 100, 101, 102]), WAIT_S)
     assert log.rows() == [*range(ROWS), 100, 101, 102]
     for process in processes:
@@ -135,7 +156,9 @@ def test_an_agent_that_wakes_after_the_end_of_its_lease_changes_no_value(
 ):
     view = db.open_table("v")
     module = "tests.support.short_leases"
-    processes += [AgentProcess(db.uri, tmp_path / f"out{n}", *WATCHING, module=module) for n in range(2)]
+    processes += [
+        AgentProcess(db.uri, tmp_path / f"out{n}", *WATCHING, module=module) for n in range(2)
+    ]
     eventually(lambda: len(log.lines()) >= 4 * BATCH, WAIT_S)
     (running,) = (job for job in table.list_jobs() if job.status == "RUNNING")
     paused = next(process for process in processes if process.process.pid == running.driver.pid)
@@ -154,7 +177,9 @@ def test_an_agent_that_wakes_after_the_end_of_its_lease_changes_no_value(
 
 
 @pytest.mark.long
-def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(db: Connection, log: Log, tmp_path: Path):
+def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(
+    db: Connection, log: Log, tmp_path: Path
+):
     def start(*columns: str) -> subprocess.Popen[str]:
         process = ends.enter_context(
             subprocess.Popen(
@@ -177,7 +202,9 @@ def test_watches_in_processes_fill_columns_at_once_and_after_a_kill(db: Connecti
 
     def is_complete(rows: list[int], *columns: str) -> bool:
         is_idle = not any(job.status == "RUNNING" for job in table.list_jobs())
-        return is_idle and all(values(table, column) == {x: 2 * x for x in rows} for column in columns)
+        return is_idle and all(
+            values(table, column) == {x: 2 * x for x in rows} for column in columns
+        )
 
     table = make(db, rows=20, fragments=2, name="w")
     table.add_columns({"y": slow(log)})

@@ -36,7 +36,9 @@ def blob_udf() -> UDF:
 
 def blobs(table: lance_spark.Table) -> list[bytes | None]:
     dataset = table.to_lance()
-    return [value for _, value in dataset.read_blobs("b", indices=list(range(dataset.count_rows())))]
+    return [
+        value for _, value in dataset.read_blobs("b", indices=list(range(dataset.count_rows())))
+    ]
 
 
 @pytest.mark.parametrize("format", ["2.1", "2.2"])
@@ -66,12 +68,16 @@ def test_rows_are_added_to_a_table_with_computed_blobs(format: str, db: lance_sp
     table = db.create_table("t", [{"id": i} for i in range(3)], data_storage_version=format)
     table.add_columns({"b": blob_udf()})
     table.backfill("b")
-    table.add(pa.table({"id": pa.array([3], pa.int64()), "b": pa.array([b"given"], pa.large_binary())}))
+    table.add(
+        pa.table({"id": pa.array([3], pa.int64()), "b": pa.array([b"given"], pa.large_binary())})
+    )
     assert blobs(table) == [*map(blob_of, range(3)), b"given"]
 
 
 @pytest.mark.parametrize("format", ["2.1", "2.2"])
-def test_blobs_that_were_computed_before_a_failure_are_not_computed_again(format: str, db: lance_spark.Connection):
+def test_blobs_that_were_computed_before_a_failure_are_not_computed_again(
+    format: str, db: lance_spark.Connection
+):
     table = db.create_table("t", [{"id": i} for i in range(ROWS)], data_storage_version=format)
 
     def half(id: int):

@@ -23,7 +23,13 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task import allowance
 from lance_spark.backfill.task.allowance import Allowance, StopRequest
-from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, TaskLimits
+from lance_spark.backfill.task.messages import (
+    FragmentRows,
+    FragmentWork,
+    RangeOutcome,
+    Task,
+    TaskLimits,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.results import BackfillJobResult
 from lance_spark.rows.row_set import RowSet
@@ -60,9 +66,13 @@ EXPECTED = {i: (None if i == 3 or i % 7 == 4 else i,) for i in range(ROWS)}
 
 
 @pytest.mark.parametrize(
-    ("rows_per_file", "settings"), [(1000, WHOLE), (1000, CUT), (7, WHOLE)], ids=["fragment", "ranges", "fragments"]
+    ("rows_per_file", "settings"),
+    [(1000, WHOLE), (1000, CUT), (7, WHOLE)],
+    ids=["fragment", "ranges", "fragments"],
 )
-def test_jobs_within_a_budget_of_calls_call_each_row_once(rows_per_file: int, settings: Any, lab: InlineLab):
+def test_jobs_within_a_budget_of_calls_call_each_row_once(
+    rows_per_file: int, settings: Any, lab: InlineLab
+):
     table = table_of(lab, rows_per_file)
     calls: list[int] = []
     for number in range(1, 10):
@@ -80,7 +90,11 @@ def test_jobs_within_a_budget_of_calls_call_each_row_once(rows_per_file: int, se
         assert "The budget max_calls=23 is used up" in result.message
         assert f"at most {result.rows_remaining} rows remain" in result.message
         job = table.get_job(result.job_id)
-        assert (job.status, job.rows_remaining, job.message) == ("PARTIAL", result.rows_remaining, result.message)
+        assert (job.status, job.rows_remaining, job.message) == (
+            "PARTIAL",
+            result.rows_remaining,
+            result.message,
+        )
     assert number == 3
     assert sorted(calls) == [*range(ROWS)]
     assert values(table, "v") == EXPECTED
@@ -134,7 +148,8 @@ def test_no_batch_begins_after_the_budget_of_time(lab: InlineLab):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_calls": 0}, {"max_calls": 1.5}, {"max_cost": 0}, {"max_cost": "1"}, {"max_seconds": -1}]
+    "wrong",
+    [{"max_calls": 0}, {"max_calls": 1.5}, {"max_cost": 0}, {"max_cost": "1"}, {"max_seconds": -1}],
 )
 def test_a_budget_is_a_number_above_zero(wrong: dict[str, Any], lab: InlineLab):
     table = table_of(lab, 30)
@@ -154,13 +169,17 @@ def test_an_absent_service_ends_the_job_and_keeps_all_values(lab: InlineLab):
         return id
 
     table.add_columns({"v": udf(f, version="1", name="f")})
-    with pytest.raises(lance_spark.BackfillIncompleteError, match="service of UDF 'f' does not answer") as caught:
+    with pytest.raises(
+        lance_spark.BackfillIncompleteError, match="service of UDF 'f' does not answer"
+    ) as caught:
         table.backfill("v", **WHOLE)
     result = caught.value.result
     assert isinstance(result, BackfillJobResult)
     assert (result.status, result.rows_computed) == ("PARTIAL", 25)
     calls = lab.calls()
-    assert len(calls) <= 25 + 2 * 5, "no range waits for the service after the first range, and each task has one batch"
+    assert len(calls) <= 25 + 2 * 5, (
+        "no range waits for the service after the first range, and each task has one batch"
+    )
     switch.write_text("0")
     assert table.backfill("v", **WHOLE).status == "DONE"
     assert len(lab.calls()) == ROWS - 25
@@ -189,7 +208,9 @@ def test_a_slow_task_leaves_its_rows_to_free_slots(lab: InlineLab, monkeypatch: 
     monkeypatch.setattr(Scheduler, "_submit", note)
     result = table.backfill("v", task_size=1000)
     assert (result.status, result.rows_computed, lab.calls()) == ("DONE", ROWS, [*range(ROWS)])
-    assert tasks == [[(0, 60)], [(9, 34), (34, 60)], [(0, 60)]], "two slots share the rows after two batches"
+    assert tasks == [[(0, 60)], [(9, 34), (34, 60)], [(0, 60)]], (
+        "two slots share the rows after two batches"
+    )
 
 
 def test_running_tasks_end_soon_after_a_request(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
@@ -218,14 +239,18 @@ def test_running_tasks_end_soon_after_a_request(lab: InlineLab, monkeypatch: pyt
 def test_the_rest_of_a_lost_task_has_the_rest_of_its_share():
     budget, running = Budget(max_calls=10, max_cost=5.0), RunningTasks()
     ranges = tuple(
-        FragmentWork(fragment_id=i, start=0, stop=9, ranges=((0, 9),), done=FragmentRows(), search=False)
+        FragmentWork(
+            fragment_id=i, start=0, stop=9, ranges=((0, 9),), done=FragmentRows(), search=False
+        )
         for i in range(2)
     )
     task = Task(number=0, work=ranges)
     (limits,) = budget.limits_of([task], running.all, at_once=2)
     assert (limits.calls, limits.cost) == (10, 5.0)
     running.begin(replace(task, limits=limits))
-    assert budget.limits_of([task], running.all, at_once=2) == [], "the running task has all of the budget"
+    assert budget.limits_of([task], running.all, at_once=2) == [], (
+        "the running task has all of the budget"
+    )
     outcome = RangeOutcome(fragment_id=0, start=0, stop=9, spent_calls=4, spent_cost=1.5)
     assert running.answer(outcome) is None
     rest = running.rest(task)
@@ -235,8 +260,13 @@ def test_the_rest_of_a_lost_task_has_the_rest_of_its_share():
     ended = running.answer(outcome)
     assert ended is not None
     budget.spend(ended)
-    assert [(leftover.work.start, leftover.work.stop, leftover.size) for leftover in ended.leftovers] == [(5, 9, 2)]
-    assert [limits.calls for limits in budget.limits_of([task, task, task], [], at_once=2)] == [2, 2]
+    assert [
+        (leftover.work.start, leftover.work.stop, leftover.size) for leftover in ended.leftovers
+    ] == [(5, 9, 2)]
+    assert [limits.calls for limits in budget.limits_of([task, task, task], [], at_once=2)] == [
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("rows_per_file", [1000, 7], ids=["fragment", "fragments"])
@@ -276,7 +306,9 @@ def test_a_checkpoint_that_cannot_be_written_at_the_budget_fails_its_fragment(
     table = table_of(lab, 30)
     with monkeypatch.context() as patches:
         patches.setattr(CheckpointStore, "write", refuse)
-        with pytest.raises(lance_spark.BackfillIncompleteError, match="fragment 0: OSError: no such checkpoint"):
+        with pytest.raises(
+            lance_spark.BackfillIncompleteError, match="fragment 0: OSError: no such checkpoint"
+        ):
             table.backfill("v", max_calls=10, checkpoint_size=5, task_size=1000)
     assert table.backfill("v").status == "DONE"
 
@@ -286,7 +318,9 @@ def test_a_further_attempt_spends_no_budget_for_files_of_earlier_jobs(lab: Inlin
     with lab.dying_at_commit():
         table.backfill("v", task_size=1000)
     assert len(lab.calls()) == ROWS
-    prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",), task_size=1000), checkpoints=None)
+    prepared = prepare(
+        DatasetRef.at(lab.uri), BackfillRequest(columns=("v",), task_size=1000), checkpoints=None
+    )
     (*_, last) = (work for task in prepared.tasks(table._spark()) for work in task.work)
     prepared.spec.staging.open_job()
     task = Task(number=0, work=(last,), isolate=True, limits=TaskLimits(calls=5))
@@ -298,9 +332,13 @@ def test_the_estimate_has_the_waits_for_a_service(lab: InlineLab):
     table = table_of(lab, 20)
     plan = table.plan_backfill("v")
     seconds = {"compute": 3.0, "limit": 2.0}
-    sample = replace(table.backfill("v", max_calls=6), rows_computed=6, rows_skipped=0, seconds=seconds)
+    sample = replace(
+        table.backfill("v", max_calls=6), rows_computed=6, rows_skipped=0, seconds=seconds
+    )
     assert plan.with_sample(sample, 2).estimated_seconds == pytest.approx(10 * (3.0 / 2 + 2.0 / 2))
-    assert plan.with_sample(sample, 32).estimated_seconds == pytest.approx(10 * (3.0 / 32 + 2.0 / 8)), "of eight tasks"
+    assert plan.with_sample(sample, 32).estimated_seconds == pytest.approx(
+        10 * (3.0 / 32 + 2.0 / 8)
+    ), "of eight tasks"
 
 
 @pytest.mark.parametrize("rows_per_file", [1, 20])

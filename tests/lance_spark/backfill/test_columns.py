@@ -37,7 +37,9 @@ def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(la
     table.alter_columns({"path": "v", "udf": lab.udf().with_input_columns(["b"])})
     table.alter_columns({"path": "b", "name": "c"})
     table.backfill("v", num_frags=1)
-    assert values(table, "v") == {i: (i * 10,) for i in range(ROWS)}, "a renamed input is the same one"
+    assert values(table, "v") == {i: (i * 10,) for i in range(ROWS)}, (
+        "a renamed input is the same one"
+    )
     table.drop_columns("c")
     table.add_columns({"d": "id * 777"})
     with pytest.raises(lance_spark.RegistrationError, match="Input columns are gone"):
@@ -48,7 +50,9 @@ def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(la
 def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_place(
     compacted: bool, lab: InlineLab
 ) -> None:
-    lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True
+    )
     table = lab.table()
 
     def first(id: int) -> int:
@@ -71,8 +75,12 @@ def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_pl
     assert set(calls) <= set(range(ROWS)) and len(calls) <= ROWS
 
 
-@pytest.mark.parametrize("kind", [pa.month_day_nano_interval(), pa.dense_union([pa.field("a", pa.int8())])])
-def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(kind: pa.DataType, lab: InlineLab):
+@pytest.mark.parametrize(
+    "kind", [pa.month_day_nano_interval(), pa.dense_union([pa.field("a", pa.int8())])]
+)
+def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(
+    kind: pa.DataType, lab: InlineLab
+):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     table.backfill("v")

@@ -19,7 +19,9 @@ ROWS = 40
 
 def make(db: lance_spark.Connection, *, stable: bool = True) -> lance_spark.Table:
     data = pa.table({"id": range(ROWS)})
-    lance.write_dataset(data, f"{db.uri}/t.lance", max_rows_per_file=10, enable_stable_row_ids=stable)
+    lance.write_dataset(
+        data, f"{db.uri}/t.lance", max_rows_per_file=10, enable_stable_row_ids=stable
+    )
     return db.open_table("t")
 
 
@@ -85,7 +87,9 @@ def test_two_backfills_of_one_fragment_leave_one_truth(db: lance_spark.Connectio
 
 
 @stable_or_not
-def test_addresses_of_failed_rows_follow_a_compaction(stable: bool, db: lance_spark.Connection, tmp_path: Path):
+def test_addresses_of_failed_rows_follow_a_compaction(
+    stable: bool, db: lance_spark.Connection, tmp_path: Path
+):
     table, log = make(db, stable=stable), tmp_path / "log"
 
     def odd(id: int):
@@ -93,20 +97,28 @@ def test_addresses_of_failed_rows_follow_a_compaction(stable: bool, db: lance_sp
             raise ValueError(f"row {id}")
         return id
 
-    table.add_columns({"v": udf(odd, data_type=pa.int64(), version="1", name="f", on_error=[Skip(ValueError)])})
+    table.add_columns(
+        {"v": udf(odd, data_type=pa.int64(), version="1", name="f", on_error=[Skip(ValueError)])}
+    )
     result = table.backfill("v")
     assert (result.status, result.rows_skipped) == ("DONE", 3)
     table.to_lance().delete("id IN (2, 17)")
     compact(table)
     addresses = table.get_failed_row_addresses(result.job_id, "v")
-    addresses_found = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
+    addresses_found = (
+        table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
+    )
     assert [row["id"] for row in addresses_found if row["_rowaddr"] in addresses] == [13, 31]
-    again = table.backfill("v", udf=logging_udf(log), where=f"_rowaddr IN ({', '.join(map(str, addresses))})")
+    again = table.backfill(
+        "v", udf=logging_udf(log), where=f"_rowaddr IN ({', '.join(map(str, addresses))})"
+    )
     assert (again.status, again.rows_selected) == ("DONE", 2)
     assert calls(log) == [13, 31]
 
 
-def test_cleanup_leaves_what_a_job_can_use_and_nothing_else(db: lance_spark.Connection, tmp_path: Path):
+def test_cleanup_leaves_what_a_job_can_use_and_nothing_else(
+    db: lance_spark.Connection, tmp_path: Path
+):
     table, log = make(db), tmp_path / "log"
 
     def bad(id: int):
@@ -124,9 +136,12 @@ def test_cleanup_leaves_what_a_job_can_use_and_nothing_else(db: lance_spark.Conn
     def good(id: int):
         return id
 
-    assert table.backfill("v", udf=udf(good, data_type=pa.int64(), version="1", name="f")).rows_computed <= 4, (
-        "what was computed before the error is still there"
-    )
+    assert (
+        table.backfill(
+            "v", udf=udf(good, data_type=pa.int64(), version="1", name="f")
+        ).rows_computed
+        <= 4
+    ), "what was computed before the error is still there"
     table.drop_columns("v")
     lance_spark.cleanup(table.uri, older_than=timedelta(0))
     assert [path for path in folder.rglob("*") if path.is_file()] == []

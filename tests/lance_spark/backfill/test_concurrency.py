@@ -81,7 +81,9 @@ def test_concurrency_is_eight_by_default(method: str) -> None:
 
 
 @pytest.mark.guarantee("B18")
-def test_more_concurrency_than_the_cluster_has_uses_all_of_it(db: Connection, tmp_path: Path) -> None:
+def test_more_concurrency_than_the_cluster_has_uses_all_of_it(
+    db: Connection, tmp_path: Path
+) -> None:
     table = with_column(db, meeting(tmp_path / "met", SLOTS), rows=4, fragments=4)
     result = table.backfill("y", concurrency=160, task_size=1)
     assert result.status == "DONE"
@@ -97,7 +99,9 @@ def test_a_udf_that_needs_all_processors_runs_once_at_a_time(db: Connection, log
 
 
 @pytest.mark.guarantee("B20")
-def test_as_many_threads_of_one_process_compute_as_asked_for(db: Connection, tmp_path: Path) -> None:
+def test_as_many_threads_of_one_process_compute_as_asked_for(
+    db: Connection, tmp_path: Path
+) -> None:
     table = with_column(db, meeting(tmp_path / "met", 3), rows=3, fragments=1)
     table.backfill("y", concurrency=1, intra_applier_concurrency=3, task_size=100)
     assert set(values(table).values()) == {3}
@@ -116,7 +120,10 @@ def test_one_thread_computes_by_default(db: Connection, log: Log) -> None:
 @pytest.mark.guarantee("B22")
 def test_more_threads_than_processors_are_accepted(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 20), rows=20, fragments=1)
-    assert table.backfill("y", concurrency=1, intra_applier_concurrency=20, task_size=100).status == "DONE"
+    assert (
+        table.backfill("y", concurrency=1, intra_applier_concurrency=20, task_size=100).status
+        == "DONE"
+    )
     assert set(values(table).values()) == {20}
 
 
@@ -140,7 +147,9 @@ def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log
 
 
 @pytest.mark.guarantee("B28")
-def test_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
+def test_a_commit_comes_as_soon_as_the_granularity_is_reached(
+    db: Connection, log: Log, flag: str
+) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version
     with flag_file(flag):

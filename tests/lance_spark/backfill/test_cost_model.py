@@ -54,13 +54,23 @@ PLAN = BackfillPlan(
 
 
 def job(udf_version: str, rows: int, compute: float, udf_name: str = "embed") -> JobRecord:
-    return job_record("j", udf_name=udf_name, udf_version=udf_version, rows_computed=rows, seconds={"compute": compute})
+    return job_record(
+        "j",
+        udf_name=udf_name,
+        udf_version=udf_version,
+        rows_computed=rows,
+        seconds={"compute": compute},
+    )
 
 
 @given(WORK, CLUSTER)
-def test_less_latency_fewer_rows_and_fewer_fragments_never_cost_more(work: Workload, cluster: Cluster):
+def test_less_latency_fewer_rows_and_fewer_fragments_never_cost_more(
+    work: Workload, cluster: Cluster
+):
     present = estimate(work, cluster)
-    assert estimate(work, replace(cluster, latency_s=cluster.latency_s / 2)).seconds <= present.seconds
+    assert (
+        estimate(work, replace(cluster, latency_s=cluster.latency_s / 2)).seconds <= present.seconds
+    )
     assert estimate(replace(work, rows=work.rows // 2), cluster).seconds <= present.seconds
     fewer = estimate(replace(work, fragments=work.fragments // 2), cluster)
     assert fewer.seconds <= present.seconds
@@ -71,7 +81,9 @@ def test_less_latency_fewer_rows_and_fewer_fragments_never_cost_more(work: Workl
 
 
 @given(WORK, CLUSTER)
-def test_a_job_takes_at_least_the_calls_of_its_rows_over_all_slots(work: Workload, cluster: Cluster):
+def test_a_job_takes_at_least_the_calls_of_its_rows_over_all_slots(
+    work: Workload, cluster: Cluster
+):
     assert estimate(work, cluster).seconds >= work.rows * work.row_seconds / cluster.slots
 
 
@@ -83,7 +95,9 @@ def test_each_advice_names_a_time_and_is_given_once(work: Workload, cluster: Clu
 
 
 def test_a_terabyte_in_100_000_fragments_on_200_slots():
-    found = PLAN.estimate(slots=200, latency_s=0.03, jobs=[job("v2", 1_000, 0.36), job("v2", 1_000, 99.0)])
+    found = PLAN.estimate(
+        slots=200, latency_s=0.03, jobs=[job("v2", 1_000, 0.36), job("v2", 1_000, 99.0)]
+    )
     assert found.call_seconds == pytest.approx(100_000_000 * 0.00036 / 200)
     assert found.seconds > found.call_seconds
     assert found.reads > 100_000
@@ -106,10 +120,15 @@ def test_too_few_tasks_and_too_many_commits_are_named():
     huge = replace(PLAN, total_fragments=1_000_000, fragments=1_000_000)
     eager = huge.estimate(slots=200, latency_s=0.03)
     assert any("commit_granularity=None" in sentence for sentence in eager.advice), eager.advice
-    assert eager.commit_seconds > huge.estimate(slots=200, latency_s=0.03, commit_granularity=None).commit_seconds
+    assert (
+        eager.commit_seconds
+        > huge.estimate(slots=200, latency_s=0.03, commit_granularity=None).commit_seconds
+    )
 
 
-@pytest.mark.parametrize(("slots", "latency_s"), [(0, 0.03), (1, -1.0), (1, float("inf")), (1, float("nan"))])
+@pytest.mark.parametrize(
+    ("slots", "latency_s"), [(0, 0.03), (1, -1.0), (1, float("inf")), (1, float("nan"))]
+)
 def test_a_cluster_without_slots_or_time_is_refused(slots: int, latency_s: float):
     with pytest.raises(lance_spark.OptionError):
         PLAN.estimate(slots=slots, latency_s=latency_s)

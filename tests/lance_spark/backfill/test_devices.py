@@ -50,7 +50,9 @@ def test_two_jobs_at_once_take_turns_on_a_device_and_their_processes_see_no_othe
 ):
     homes = folders(tmp_path, "ab")
     tables = [
-        device_table(home, spark, device_udf(home / "log", num_gpus=share, seconds=0.7), rows=20, fragments=2)
+        device_table(
+            home, spark, device_udf(home / "log", num_gpus=share, seconds=0.7), rows=20, fragments=2
+        )
         for home, share in zip(homes, (1, 0.75), strict=True)
     ]
     (homes[0] / "kill").touch()
@@ -62,7 +64,9 @@ def test_two_jobs_at_once_take_turns_on_a_device_and_their_processes_see_no_othe
 
 
 @pytest.mark.long
-def test_the_processes_of_a_chunker_take_turns_on_a_device(spark: SparkSession, tmp_path: Path, device: str):
+def test_the_processes_of_a_chunker_take_turns_on_a_device(
+    spark: SparkSession, tmp_path: Path, device: str
+):
     log = str(tmp_path / "log")
 
     @chunker(num_gpus=1, task_size=5)
@@ -73,7 +77,9 @@ def test_the_processes_of_a_chunker_take_turns_on_a_device(spark: SparkSession, 
 
         began_s = time.time()
         time.sleep(0.1)
-        line = json.dumps([began_s, time.time(), os.getpid(), [os.environ.get("CUDA_VISIBLE_DEVICES")], 1])
+        line = json.dumps(
+            [began_s, time.time(), os.getpid(), [os.environ.get("CUDA_VISIBLE_DEVICES")], 1]
+        )
         with open(log, "a") as file:
             file.write(f"{line}\n")
         yield Piece(x)
@@ -96,10 +102,14 @@ def test_a_discovery_script_of_the_driver_names_the_devices(
     script.write_text(f"""#!/bin/sh\necho '{{"name": "gpu", "addresses": ["{device}"]}}'\n""")
     script.chmod(0o755)
     settings = {"amount": "1", "discoveryScript": str(script)}
-    arguments = " ".join(f"--conf spark.driver.resource.gpu.{key}={value}" for key, value in settings.items())
+    arguments = " ".join(
+        f"--conf spark.driver.resource.gpu.{key}={value}" for key, value in settings.items()
+    )
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} pyspark-shell")
     (home,) = folders(tmp_path, "a")
-    device_table(home, spark, device_udf(home / "log", num_gpus=0.5, seconds=0.3), rows=40, fragments=4)
+    device_table(
+        home, spark, device_udf(home / "log", num_gpus=0.5, seconds=0.3), rows=40, fragments=4
+    )
     with driver({"a": (home, {**SETTINGS, "concurrency": None})}, master="local[4]") as started:
         assert started.answer()["a"]["status"] == "DONE"
     calls = DeviceCalls.read(home / "log")
@@ -127,7 +137,9 @@ def test_a_slow_udf_over_one_fragment_uses_all_slots(
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(("share", "devices", "least", "most"), [(1, 1, 1, 1), (0.25, 1, 2, 4), (2, 5, 2, 2)])
+@pytest.mark.parametrize(
+    ("share", "devices", "least", "most"), [(1, 1, 1, 1), (0.25, 1, 2, 4), (2, 5, 2, 2)]
+)
 def test_eight_slots_never_have_more_processes_on_a_device_than_fit(
     spark: SparkSession,
     tmp_path: Path,

@@ -15,7 +15,9 @@ from udf_runtime import Skip, udf
 
 
 @pytest.mark.parametrize("task_size", [1000, 3], ids=["whole", "ranges"])
-def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db: lance_spark.Connection):
+def test_a_run_in_which_every_row_is_skipped_makes_no_version(
+    task_size: int, db: lance_spark.Connection
+):
     table = db.create_table("t", [{"id": i} for i in range(10)])
 
     def f(id: int) -> int:
@@ -25,18 +27,34 @@ def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db
 
     table.add_columns({"v": udf(f, on_error=[Skip(ValueError)])})
     first = table.backfill("v", task_size=task_size)
-    assert (first.status, first.rows_computed, first.rows_skipped, len(first.versions)) == ("DONE", 8, 2, 1)
+    assert (first.status, first.rows_computed, first.rows_skipped, len(first.versions)) == (
+        "DONE",
+        8,
+        2,
+        1,
+    )
     again = table.backfill("v", task_size=task_size)
-    assert (again.status, again.rows_computed, again.rows_skipped, again.versions) == ("DONE", 0, 2, ())
+    assert (again.status, again.rows_computed, again.rows_skipped, again.versions) == (
+        "DONE",
+        0,
+        2,
+        (),
+    )
     assert len(table.get_errors(again.job_id)) == 2
-    assert table.to_arrow(["v"]).column(0).to_pylist() == [i if i not in (3, 7) else None for i in range(10)]
+    assert table.to_arrow(["v"]).column(0).to_pylist() == [
+        i if i not in (3, 7) else None for i in range(10)
+    ]
     forced = table.backfill("v", where="id = 7", task_size=task_size)
     assert (forced.status, forced.rows_skipped) == ("DONE", 1)
 
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
     record_sizes: list[int] = []
-    monkeypatch.setattr(computation, "append_rows", lambda _ref, _table, rows, **_: record_sizes.append(rows.num_rows))
+    monkeypatch.setattr(
+        computation,
+        "append_rows",
+        lambda _ref, _table, rows, **_: record_sizes.append(rows.num_rows),
+    )
     monkeypatch.setattr(computation, "_HELD_RECORDS", 10)
     spec: Any = SimpleNamespace(
         staging=SimpleNamespace(job_id="s"),

@@ -59,7 +59,9 @@ def logged_names(log: Log) -> list[str]:
 
 def filled(table: Table, column: str = "content") -> list[str]:
     """Returns the names of rows with a value."""
-    return sorted(name for name, value in values(table, column, key="filename").items() if value is not None)
+    return sorted(
+        name for name, value in values(table, column, key="filename").items() if value is not None
+    )
 
 
 STARTS_WITH_A = "starts_with(filename, 'a')"
@@ -107,7 +109,9 @@ def test_the_same_call_computes_rows_that_were_added_and_match(db: Connection, l
 
 
 @pytest.mark.guarantee("B32")
-def test_without_rows_that_have_a_value_only_the_added_ones_are_computed(db: Connection, log: Log) -> None:
+def test_without_rows_that_have_a_value_only_the_added_ones_are_computed(
+    db: Connection, log: Log
+) -> None:
     table = files(db, log)
     table.backfill("content")
     logged_names(log)
@@ -137,14 +141,20 @@ def test_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection, lo
 
 
 @pytest.mark.guarantee("B35")
-def test_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Connection, log: Log) -> None:
+def test_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(
+    db: Connection, log: Log
+) -> None:
     table = files(db, log)
     table.backfill("content", where=A_OR_B)
     logged_names(log)
     table.backfill("content", where="content is not null and filename < 'b'", udf=reading(log, "!"))
     assert logged_names(log) == ["a1", "a2", "a3"]
     content = values(table, "content", key="filename")
-    assert (content["a1"], content["b1"], content["c1"]) == ("content of a1!", "content of b1", None)
+    assert (content["a1"], content["b1"], content["c1"]) == (
+        "content of a1!",
+        "content of b1",
+        None,
+    )
 
 
 @pytest.mark.guarantee("B35")
@@ -157,7 +167,9 @@ def test_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: Log) 
 
 
 @pytest.mark.guarantee("B36")
-def test_rows_with_an_input_and_without_a_target_are_selected_together(db: Connection, log: Log) -> None:
+def test_rows_with_an_input_and_without_a_target_are_selected_together(
+    db: Connection, log: Log
+) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     table.backfill("embedding", where="content is not null")

@@ -44,7 +44,9 @@ time.sleep(60)
 
 
 @pytest.mark.guarantee("F06")
-def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Connection, log: Log) -> None:
+def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(
+    db: Connection, log: Log
+) -> None:
     @udf
     def text(x: int) -> str:
         return f"<{x}>"
@@ -52,7 +54,9 @@ def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Conne
     table = with_column(db, log.doubling())
     table.backfill("y")
     version = table.version
-    with pytest.raises(RegistrationError, match=r"returns string, but column 'y' is int64.*'recreate': True"):
+    with pytest.raises(
+        RegistrationError, match=r"returns string, but column 'y' is int64.*'recreate': True"
+    ):
         table.alter_columns({"path": "y", "udf": text})
     with pytest.raises(RegistrationError, match="returns string, but column 'y' is int64"):
         table.backfill("y", udf=text)
@@ -90,7 +94,9 @@ def test_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> None:
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
         table.backfill("y")
     assert "KeyError" in types(table)
-    table = with_column(db, raising(log, [Skip(ValueError), Skip(KeyError)]), rows=10, fragments=1, name="both")
+    table = with_column(
+        db, raising(log, [Skip(ValueError), Skip(KeyError)]), rows=10, fragments=1, name="both"
+    )
     assert table.backfill("y").rows_skipped == 2
     assert types(table) == ["KeyError", "ValueError"]
 
@@ -100,14 +106,20 @@ def test_the_first_matcher_decides(db: Connection, log: Log) -> None:
     table = with_column(db, raising(log, [Fail(KeyError), Skip()]), rows=10, fragments=1)
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
         table.backfill("y")
-    table = with_column(db, raising(log, [Skip(), Fail(KeyError)]), rows=10, fragments=1, name="skip")
+    table = with_column(
+        db, raising(log, [Skip(), Fail(KeyError)]), rows=10, fragments=1, name="skip"
+    )
     assert table.backfill("y").rows_skipped == 2
 
 
 @pytest.mark.guarantee("F07")
 @pytest.mark.parametrize(("match", "calls"), [("eight", 3), ("nine", 1)])
-def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str, calls: int) -> None:
-    retry = Retry(ValueError, match=match, max_attempts=3, backoff=Backoff(kind="fixed", initial_s=0.01))
+def test_the_pattern_of_a_retry_is_honoured(
+    db: Connection, log: Log, match: str, calls: int
+) -> None:
+    retry = Retry(
+        ValueError, match=match, max_attempts=3, backoff=Backoff(kind="fixed", initial_s=0.01)
+    )
     table = with_column(db, raising(log, [retry, Skip()]), rows=10, fragments=1)
     result = table.backfill("y", task_size=100)
     assert log.rows() == sorted([*range(10), *[8] * (calls - 1)])
@@ -138,7 +150,9 @@ def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
 @pytest.mark.guarantee("F12")
 def test_a_job_whose_driver_was_killed_is_shown_as_dead(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
-    driver = subprocess.Popen([sys.executable, "-c", REGISTERED_JOB, table.uri], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", REGISTERED_JOB, table.uri], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert driver.stdout is not None
         assert driver.stdout.readline().strip() == "registered"

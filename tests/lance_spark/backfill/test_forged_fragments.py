@@ -22,8 +22,12 @@ from tests.support.inline_jobs import CUT, InlineLab, values, without_spark
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 
-@pytest.mark.parametrize("claim", [11, (1 << 22) + 1, pytest.param(1 << 31, marks=pytest.mark.long)])
-def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(claim: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "claim", [11, (1 << 22) + 1, pytest.param(1 << 31, marks=pytest.mark.long)]
+)
+def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(
+    claim: int, tmp_path: Path
+) -> None:
     with without_spark(tmp_path) as lab:
         dataset = lance.write_dataset(pa.table({"id": pa.array(range(10), pa.int64())}), lab.uri)
         forged = dataset.get_fragments()[0].metadata
@@ -32,7 +36,9 @@ def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(c
         table = lab.table()
         table.add_columns({"y": (lab.udf(), ["id"])})
         version, began = table.version, time.monotonic()
-        with pytest.raises(BackfillIncompleteError, match=r"cannot be read: .*fragment 1") as caught:
+        with pytest.raises(
+            BackfillIncompleteError, match=r"cannot be read: .*fragment 1"
+        ) as caught:
             table.backfill("y")
         assert time.monotonic() - began < 60
         assert (table.version, lab.calls() if claim > 11 else []) == (version, [])
@@ -45,7 +51,9 @@ def test_the_ranges_of_a_damaged_fragment_have_one_record_of_their_error(
     """Each record is a commit."""
     commits: list[int] = []
     append = computation.append_rows
-    monkeypatch.setattr(computation, "append_rows", lambda *args: (commits.append(args[2].num_rows), append(*args)))
+    monkeypatch.setattr(
+        computation, "append_rows", lambda *args: (commits.append(args[2].num_rows), append(*args))
+    )
     table = lab.make(pa.table({"id": range(40)}))
     table.add_columns({"y": (lab.udf(), ["id"])})
     Path(lab.uri, "data", table.to_lance().get_fragments()[0].data_files()[0].path).unlink()
@@ -83,7 +91,9 @@ def test_a_forged_reference_to_a_column_file_is_ignored(
     table.add_columns({"y": (lab.udf(), ["id"])})
     write = CheckpointStore.write_references
 
-    def forge(store: CheckpointStore, key: Any, references: Mapping[str, Any], *, job_id: str) -> CheckpointEntry:
+    def forge(
+        store: CheckpointStore, key: Any, references: Mapping[str, Any], *, job_id: str
+    ) -> CheckpointEntry:
         bodies: Any = {source: {**body, **forged} for source, body in references.items()}
         return write(store, key, bodies, job_id=job_id)
 
@@ -108,10 +118,14 @@ def test_a_forged_reference_names_no_committed_rows(rows: dict[str, Any]) -> Non
     assert not upkeep._is_recorded(member, body, None)
     upkeep._store = SimpleNamespace(read_reference=lambda *_: body)
     outcome: Any = SimpleNamespace(rows=FragmentRows(), source="s")
-    assert upkeep._is_covered(SimpleNamespace(kind="reference"), outcome, is_own=True), "it serves no later run"
+    assert upkeep._is_covered(SimpleNamespace(kind="reference"), outcome, is_own=True), (
+        "it serves no later run"
+    )
 
 
-def test_an_error_of_a_commit_that_is_not_late_has_a_record(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_a_commit_that_is_not_late_has_a_record(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(file: ColumnFile, *_: Any) -> None:
         raise CommitError("The file has too few rows.", uri=lab.uri)
 

@@ -43,8 +43,12 @@ def wrong(uri: str) -> list[dict[str, Any]]:
 
 def rewrite(uri: str, column: str, cells: dict[int, int | None]) -> None:
     """Writes a column of some rows in place, as Lance does."""
-    source = pa.table({"id": pa.array(cells, pa.int64()), column: pa.array(cells.values(), pa.int64())})
-    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    source = pa.table(
+        {"id": pa.array(cells, pa.int64()), column: pa.array(cells.values(), pa.int64())}
+    )
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
 
 
 def filled(uri: str) -> int:
@@ -104,7 +108,9 @@ def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewri
     lab.calls()
     assert table.backfill("v", **WHOLE).status == "DONE"
     assert wrong(lab.uri) == []
-    assert lab.calls() == [0, 1, 2, 3, 900], "the rows that were deleted in between, and the one that changed"
+    assert lab.calls() == [0, 1, 2, 3, 900], (
+        "the rows that were deleted in between, and the one that changed"
+    )
     assert table.backfill("v", stale=True, **WHOLE).status == "DONE"
     assert wrong(lab.uri) == []
 
@@ -126,7 +132,9 @@ def test_a_restore_right_after_the_last_commit_is_seen(lab: InlineLab):
 
 
 @pytest.mark.sample(1)
-def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(lab: InlineLab):
+def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(
+    lab: InlineLab,
+):
     table = make(lab)
     with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: None, 5: None})):
         result = table.backfill("v", commit_granularity=1, **WHOLE)
@@ -171,7 +179,9 @@ def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab:
     assert table.plan_backfill("v", stale=True).total_rows_pending == 0
 
 
-def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_out_of_date(lab: InlineLab):
+def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_out_of_date(
+    lab: InlineLab,
+):
     table = make(lab)
     lab.at(35, lambda: lab.rewrite("x", pa.array([700, *range(1, 10)])))
     table.backfill("v", **WHOLE)
@@ -179,7 +189,9 @@ def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_ou
     assert table.plan_backfill("v", stale=True).total_rows_pending == 0
 
 
-def test_values_committed_before_the_death_of_a_driver_are_not_outdated(lab: InlineLab, monkeypatch: Any):
+def test_values_committed_before_the_death_of_a_driver_are_not_outdated(
+    lab: InlineLab, monkeypatch: Any
+):
     table = make(lab)
 
     def die(*_: object) -> None:
@@ -201,7 +213,11 @@ def test_values_committed_before_the_death_of_a_driver_are_not_outdated(lab: Inl
 def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: InlineLab):
     table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
     table.add_columns(
-        {"v": lab.udf(on_error=lance_spark.skip_on_error(max_skip_count=3), bad=frozenset(range(30, 40)))}
+        {
+            "v": lab.udf(
+                on_error=lance_spark.skip_on_error(max_skip_count=3), bad=frozenset(range(30, 40))
+            )
+        }
     )
     with pytest.raises(lance_spark.SkipThresholdExceededError):
         table.backfill("v", commit_granularity=None, **WHOLE)
@@ -211,12 +227,16 @@ def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: In
     result = table.backfill("v", **WHOLE)
     assert (result.status, result.rows_from_checkpoint) == ("DONE", 30)
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
-    referenced_files = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
+    referenced_files = {
+        file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files
+    }
     unreferenced_files = {path.name for path in Path(lab.uri, "data").iterdir()} - referenced_files
     assert unnamed and unreferenced_files == set()
 
 
-def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: InlineLab, monkeypatch: Any):
+def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(
+    lab: InlineLab, monkeypatch: Any
+):
     table = make(lab)
 
     def fail(*_: object) -> None:
@@ -255,7 +275,13 @@ def test_a_row_that_is_skipped_when_its_inputs_have_changed_loses_the_value_of_t
         return x * 10
 
     table = lab.make(pa.table({"id": range(40), "x": range(40)}), rows_per_file=20)
-    table.add_columns({"v": udf(positive, data_type=pa.int64(), version="1", on_error=lance_spark.skip_on_error())})
+    table.add_columns(
+        {
+            "v": udf(
+                positive, data_type=pa.int64(), version="1", on_error=lance_spark.skip_on_error()
+            )
+        }
+    )
     lab.at(30, lambda: rewrite(lab.uri, "x", {3: -1}))
     result = table.backfill("v", commit_granularity=1, **settings)
     assert (result.rows_skipped, result.status) == (1, "DONE")

@@ -13,8 +13,12 @@ from lance_spark import BackfillIncompleteError, Table, udf
 DECLARED: dict[str, pa.Field[Any]] = {
     "varchar": pa.field("v", pa.string(), metadata={"spark.type": "varchar(3)"}),
     "char": pa.field("v", pa.string(), metadata={"spark.type": "char(3)"}),
-    "list": pa.field("v", pa.list_(pa.field("item", pa.string(), metadata={"spark.type": "varchar(3)"}))),
-    "struct": pa.field("v", pa.struct([pa.field("x", pa.string(), metadata={"spark.type": "char(3)"})])),
+    "list": pa.field(
+        "v", pa.list_(pa.field("item", pa.string(), metadata={"spark.type": "varchar(3)"}))
+    ),
+    "struct": pa.field(
+        "v", pa.struct([pa.field("x", pa.string(), metadata={"spark.type": "char(3)"})])
+    ),
 }
 STORED = {
     "varchar": ["äb", "äbc"],
@@ -49,7 +53,9 @@ def make(db: lance_spark.Connection, kind: str, values: list[str], *, batch: boo
     schema = pa.schema([("id", pa.int64()), ("text", pa.string()), field])
     table = db.create_table("t", schema=schema)
     for start in range(0, len(values), 2):
-        table.add([{"id": start + n, "text": text} for n, text in enumerate(values[start : start + 2])])
+        table.add(
+            [{"id": start + n, "text": text} for n, text in enumerate(values[start : start + 2])]
+        )
     table.alter_columns({"path": "v", "udf": texts(kind, field, batch=batch)})
     return table
 
@@ -61,10 +67,16 @@ def test_a_text_of_a_udf_that_is_too_long_is_an_error_with_column_and_row(
     db: lance_spark.Connection, kind: str, batch: bool
 ) -> None:
     table = make(db, kind, ["äb", "äbc", "x", "abcd"], batch=batch)
-    with pytest.raises(BackfillIncompleteError, match=r"'abcd'.* more characters than (var)?char\(3\)") as caught:
+    with pytest.raises(
+        BackfillIncompleteError, match=r"'abcd'.* more characters than (var)?char\(3\)"
+    ) as caught:
         table.backfill("v")
     message = str(caught.value)
-    assert "column 'v" in message and "row 1 of fragment 1" in message and f"row address {(1 << 32) + 1}" in message
+    assert (
+        "column 'v" in message
+        and "row 1 of fragment 1" in message
+        and f"row address {(1 << 32) + 1}" in message
+    )
     assert table.to_arrow(filter="id < 2")["v"].to_pylist() == STORED[kind]
     assert table.count_rows("v IS NULL") == 2
     assert [error.row_address for error in table.get_errors()] == [(1 << 32) + 1]

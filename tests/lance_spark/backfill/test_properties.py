@@ -70,7 +70,11 @@ cases = st.builds(
     window=st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(1, 2))),
 )
 quickly = settings(
-    max_examples=3, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=3,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 
@@ -126,7 +130,9 @@ def make(db: lance_spark.Connection, case: BackfillCase) -> Table:
     for rows in case.fragments:
         if rows:
             ids = range(first, first + len(rows))
-            table.add(pa.table([pa.array(ids, pa.int64()), pa.array(rows, pa.int64())], schema=schema))
+            table.add(
+                pa.table([pa.array(ids, pa.int64()), pa.array(rows, pa.int64())], schema=schema)
+            )
             first += len(rows)
     if case.deleted:
         table.to_lance().delete(f"id IN ({', '.join(map(str, sorted(case.deleted)))})")
@@ -167,17 +173,32 @@ def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_onc
         table.add_columns({"x": make_udf(case.kind, log)})
         before = rows_of(table)
         skip, number = case.window
-        handles = sorted(table.to_lance().get_fragments(), key=lambda fragment: fragment.fragment_id)
+        handles = sorted(
+            table.to_lance().get_fragments(), key=lambda fragment: fragment.fragment_id
+        )
         stop = None if number is None else skip + number
-        inside = {i for handle in handles[skip:stop] for i in handle.to_table(columns=["id"])["id"].to_pylist()}
-        expected_calls = {i for i, (v, _) in before.items() if i in inside and selects(case.where, i, v)}
+        inside = {
+            i
+            for handle in handles[skip:stop]
+            for i in handle.to_table(columns=["id"])["id"].to_pylist()
+        }
+        expected_calls = {
+            i for i, (v, _) in before.items() if i in inside and selects(case.where, i, v)
+        }
 
         plan = table.plan_backfill("x", where=case.where, skip_frags=skip, num_frags=number)
         assert plan.total_rows_pending == len(expected_calls) == plan.rows_to_compute
-        result = table.backfill("x", where=case.where, skip_frags=skip, num_frags=number, **case.sizes)
-        assert result.rows_computed == result.rows_selected == len(expected_calls) and result.status == "DONE"
+        result = table.backfill(
+            "x", where=case.where, skip_frags=skip, num_frags=number, **case.sizes
+        )
+        assert (
+            result.rows_computed == result.rows_selected == len(expected_calls)
+            and result.status == "DONE"
+        )
         assert calls(log) == sorted((i, before[i][0]) for i in expected_calls)
-        expected = {i: (v, function(v) if i in expected_calls else None) for i, (v, _) in before.items()}
+        expected = {
+            i: (v, function(v) if i in expected_calls else None) for i, (v, _) in before.items()
+        }
         assert rows_of(table) == expected
 
         # The remaining rows, each once: rows computed as NULL are known.
@@ -185,13 +206,19 @@ def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_onc
         assert [i for i, _ in calls(log)] == sorted(set(before) - expected_calls)
         assert rows_of(table) == {i: (v, function(v)) for i, (v, _) in before.items()}
         version = table.version
-        assert table.backfill("x", **case.sizes).rows_computed == 0 and calls(log) == [] and table.version == version
+        assert (
+            table.backfill("x", **case.sizes).rows_computed == 0
+            and calls(log) == []
+            and table.version == version
+        )
 
     in_folder(check)
 
 
 actions = st.lists(
-    st.sampled_from(["append", "delete", "compact", "fill one", "fill", "fill where", "rename", "new udf"]),
+    st.sampled_from(
+        ["append", "delete", "compact", "fill one", "fill", "fill where", "rename", "new udf"]
+    ),
     min_size=2,
     max_size=6,
 )
@@ -210,7 +237,9 @@ def test_after_any_history_a_backfill_calls_just_the_rows_that_have_no_value_of_
         for action in history:
             state.do(action, case.sizes)
         state.do("fill", case.sizes)
-        assert rows_of_named(table, state.name) == {i: function(v) for i, v in state.alive.items()}, history
+        assert rows_of_named(table, state.name) == {
+            i: function(v) for i, v in state.alive.items()
+        }, history
         table.backfill(state.name)
         assert calls(log) == [], history
 
@@ -253,7 +282,10 @@ class _State:
             self._fill(action, sizes)
 
     def _fill(self, action: str, sizes: dict[str, Any]) -> None:
-        options: dict[str, Any] = {"fill one": {"num_frags": 1}, "fill where": {"where": "id % 3 = 0"}}.get(action, {})
+        options: dict[str, Any] = {
+            "fill one": {"num_frags": 1},
+            "fill where": {"where": "id % 3 = 0"},
+        }.get(action, {})
         self.table.backfill(self.name, **options, **sizes)
         called = [i for i, _ in calls(self.log)]
         assert len(called) == len(set(called)), "a row was called twice by one job"
@@ -295,8 +327,12 @@ def test_skipped_rows_are_null_and_called_again_and_all_others_are_not(
         result = table.backfill("x", **case.sizes)
         assert result.rows_skipped == len(bad & set(before)) and result.status == "DONE"
         assert [i for i, _ in calls(log)] == sorted(before)
-        assert rows_of(table) == {i: (v, None if i in bad else function(v)) for i, (v, _) in before.items()}
+        assert rows_of(table) == {
+            i: (v, None if i in bad else function(v)) for i, (v, _) in before.items()
+        }
         again = table.backfill("x", **case.sizes)
-        assert [i for i, _ in calls(log)] == sorted(bad & set(before)) and again.rows_skipped == len(bad & set(before))
+        assert [i for i, _ in calls(log)] == sorted(
+            bad & set(before)
+        ) and again.rows_skipped == len(bad & set(before))
 
     in_folder(check)

@@ -127,9 +127,14 @@ def test_an_ended_job_keeps_no_report(objects: LanceObjects) -> None:
 
 def test_damaged_and_forged_reports_get_nothing(objects: LanceObjects) -> None:
     objects.put(f"{FOLDER}/one", b"{")
-    objects.put(f"{FOLDER}/two", b'{"calls": "many", "tokens": 0, "more_calls": 5, "more_tokens": 0}')
+    objects.put(
+        f"{FOLDER}/two", b'{"calls": "many", "tokens": 0, "more_calls": 5, "more_tokens": 0}'
+    )
     for number, amount in enumerate((b"NaN", b"Infinity", b"1e308", b"-1e9")):
-        report = b'{"calls": %b, "tokens": 0, "more_calls": %b, "more_tokens": 0}' % (amount, amount)
+        report = b'{"calls": %b, "tokens": 0, "more_calls": %b, "more_tokens": 0}' % (
+            amount,
+            amount,
+        )
         objects.put(f"{FOLDER}/forged-{number}", report)
     objects.put(f"{FOLDER}/three", b'{"calls": 0, "tokens": 0, "more_calls": 5, "more_tokens": 0}')
 
@@ -171,7 +176,9 @@ def test_a_job_calls_within_its_limit(lab: InlineLab, service: HttpService) -> N
 
 @pytest.mark.spark
 @pytest.mark.parametrize("is_class", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_the_tasks_of_a_job_share_its_limit(is_class: bool, db: Connection, service: HttpService) -> None:
+def test_the_tasks_of_a_job_share_its_limit(
+    is_class: bool, db: Connection, service: HttpService
+) -> None:
     url = service.url
 
     def double(x: int) -> int:
@@ -189,7 +196,9 @@ def test_the_tasks_of_a_job_share_its_limit(is_class: bool, db: Connection, serv
 
     table = make(db, rows=20, fragments=2)
     limit = RateLimit(calls_per_minute=300)  # 10 calls at once, and 5 per second
-    function: Any = udf(Double if is_class else double, data_type=pa.int64(), version="1", rate_limit=limit)
+    function: Any = udf(
+        Double if is_class else double, data_type=pa.int64(), version="1", rate_limit=limit
+    )
     table.add_columns({"v": function() if is_class else function})
 
     result = table.backfill("v")

@@ -42,13 +42,17 @@ def record_rows(table: Table) -> int:
     return lance.dataset(f"{table.uri}/{RECORDS.name}").count_rows()
 
 
-def test_a_job_parses_no_entries_of_earlier_jobs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_parses_no_entries_of_earlier_jobs(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts = list[int]()
     parse = JobRecord.from_row
     for job in range(6):
         parsed = list[object]()
         with monkeypatch.context() as patches:
-            patches.setattr(JobRecord, "from_row", lambda row, parsed=parsed: parsed.append(row) or parse(row))
+            patches.setattr(
+                JobRecord, "from_row", lambda row, parsed=parsed: parsed.append(row) or parse(row)
+            )
             table.backfill("double", where="id < 2" if job % 2 else f"id = {job}")
         counts.append(len(parsed))
     assert len(table.list_jobs()) == 7
@@ -57,14 +61,20 @@ def test_a_job_parses_no_entries_of_earlier_jobs(table: Table, monkeypatch: pyte
 
 
 @pytest.mark.long
-def test_records_of_jobs_with_a_filter_grow_with_the_number_of_jobs(table: Table, call_log: CallLog) -> None:
+def test_records_of_jobs_with_a_filter_grow_with_the_number_of_jobs(
+    table: Table, call_log: CallLog
+) -> None:
     counts = {}
     for job in range(1, 41):
         table.backfill("double", where=f"id = {job}", job_id=f"job-{job}")
         counts[job] = record_rows(table)
     assert call_log.take() == list(range(1, 41))
     # A job adds a record of its row, and a record of the other rows.
-    assert {job: rows for job, rows in counts.items() if job in (1, 10, 40)} == {1: 3, 10: 21, 40: 81}
+    assert {job: rows for job, rows in counts.items() if job in (1, 10, 40)} == {
+        1: 3,
+        10: 21,
+        40: 81,
+    }
     assert len(lance.dataset(f"{table.uri}/{RECORDS.name}").get_fragments()) <= 3
     # The rows still belong to their jobs: the first job needs no call, and another job does.
     table.backfill("double", where="id = 1", job_id="job-1")
@@ -73,7 +83,9 @@ def test_records_of_jobs_with_a_filter_grow_with_the_number_of_jobs(table: Table
     assert call_log.take() == [1]
 
 
-def test_a_job_that_runs_again_after_other_jobs_makes_no_call(table: Table, call_log: CallLog) -> None:
+def test_a_job_that_runs_again_after_other_jobs_makes_no_call(
+    table: Table, call_log: CallLog
+) -> None:
     table.backfill("double", where="id < 10", job_id="a")
     table.backfill("double", where="id BETWEEN 5 AND 6", job_id="b")
     table.backfill("double", where="id = 50", job_id="c")
@@ -109,7 +121,9 @@ def job_rows(records: Records, jobs: frozenset[str]) -> dict[str, list[int]]:
 
 def some_rows(version: int, job_id: str, rows: list[int]) -> FragmentRecord:
     computed = RowSet.of(rows)
-    return record(1, version, job_id=job_id, computed=computed, nulls=RowSet.empty(), failed=RowSet.empty())
+    return record(
+        1, version, job_id=job_id, computed=computed, nulls=RowSet.empty(), failed=RowSet.empty()
+    )
 
 
 def test_records_of_earlier_releases_and_new_records_name_the_same_jobs(tmp_path: Path) -> None:
@@ -118,7 +132,14 @@ def test_records_of_earlier_releases_and_new_records_name_the_same_jobs(tmp_path
     for store in (earlier, now):
         store.append([some_rows(1, "a", [0, 1, 2, 3])])
     earlier.append([some_rows(2, "b", [2]), some_rows(2, "a", [0, 1, 3]), some_rows(2, "", [9])])
-    earlier.append([some_rows(3, "c", [3]), some_rows(3, "b", [2]), some_rows(3, "a", [0, 1]), some_rows(3, "", [9])])
+    earlier.append(
+        [
+            some_rows(3, "c", [3]),
+            some_rows(3, "b", [2]),
+            some_rows(3, "a", [0, 1]),
+            some_rows(3, "", [9]),
+        ]
+    )
     now.append([some_rows(2, "b", [2]), some_rows(2, "", [0, 1, 3, 9])])
     now.append([some_rows(3, "c", [3]), some_rows(3, "", [0, 1, 2, 9])])
     jobs = frozenset({"a", "b"})
@@ -145,7 +166,9 @@ def read_values(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return scans
 
 
-def test_recorded_values_are_not_read_again(table: Table, call_log: CallLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_values_are_not_read_again(
+    table: Table, call_log: CallLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scans = read_values(monkeypatch)
     assert table.backfill("double").status == "DONE"
     assert not table.plan_backfill("double").has_work
@@ -175,7 +198,9 @@ def test_values_of_other_writers_are_read_once(
         result = table.backfill("double", udf=call_log.times(2))
         assert (result.status, result.rows_stale) == ("DONE", 0)
         # The second backfill also takes from the record that the values are up to date.
-        monkeypatch.setattr("lance_spark.backfill.reuse.value_history.ValueHistory.judge", judge_nothing)
+        monkeypatch.setattr(
+            "lance_spark.backfill.reuse.value_history.ValueHistory.judge", judge_nothing
+        )
     assert len(scans) == 1 and call_log.take() == []
     monkeypatch.undo()
     scans = read_values(monkeypatch)

@@ -53,7 +53,11 @@ def test_records_come_back_newest_first(store: RecordStore) -> None:
         store.append(some)
     loaded = store.load("token")
     assert loaded.of(1) == [second, third, first]
-    assert (loaded.of(2), loaded.of(0), loaded.of(3)) == ([other_records[0]], [other_records[1]], [])
+    assert (loaded.of(2), loaded.of(0), loaded.of(3)) == (
+        [other_records[0]],
+        [other_records[1]],
+        [],
+    )
     assert loaded.fragment_ids == {0, 1, 2} and len(loaded) == 5
     assert list(loaded) == [other_records[1], second, third, first, other_records[0]]
     assert pickle.loads(pickle.dumps(store)).load("token").of(1) == [second, third, first]
@@ -100,10 +104,14 @@ def test_versions_of_a_busy_table_are_removed_too(
     monkeypatch.setattr(table_files, "moment_of", moment_of)
     assert dataset.version == 20 and table_files._has_old_versions(dataset)
     young = 15
-    assert not table_files._has_old_versions(dataset), "a removal would read many manifests for few versions"
+    assert not table_files._has_old_versions(dataset), (
+        "a removal would read many manifests for few versions"
+    )
 
 
-def test_old_versions_are_removed_together(store: RecordStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_versions_are_removed_together(
+    store: RecordStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(table_files, "KEPT_VERSIONS", 4)
     at = DatasetRef.at(str(folder))
     for version in range(1, 4):
@@ -134,7 +142,9 @@ for version in range(1, 10_000):
 
 
 def test_a_driver_that_is_killed_loses_no_record_that_was_there(store: RecordStore) -> None:
-    driver = subprocess.Popen([sys.executable, "-c", APPENDING, store.ref.uri], stdout=subprocess.PIPE, text=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", APPENDING, store.ref.uri], stdout=subprocess.PIPE, text=True
+    )
     assert driver.stdout is not None
     last = 0
     for last in map(int, driver.stdout):
@@ -174,7 +184,9 @@ def test_concurrent_appends_compactions_and_reads_lose_no_record(store: RecordSt
             least = dict(rounds)
             loaded = store.load("token")
             for fragment, version in least.items():
-                versions = [fragment_record.table_version for fragment_record in loaded.of(fragment)]
+                versions = [
+                    fragment_record.table_version for fragment_record in loaded.of(fragment)
+                ]
                 assert versions == list(range(len(versions), 0, -1)) and len(versions) >= version
 
     def checked(act: Callable[[], None]) -> None:
@@ -183,7 +195,9 @@ def test_concurrent_appends_compactions_and_reads_lose_no_record(store: RecordSt
         except BaseException as error:  # noqa: BLE001 - shown by the test
             failures.append(error)
 
-    threads = [threading.Thread(target=checked, args=[lambda f=fragment: write(f)]) for fragment in rounds]
+    threads = [
+        threading.Thread(target=checked, args=[lambda f=fragment: write(f)]) for fragment in rounds
+    ]
     threads.append(threading.Thread(target=checked, args=[compact]))
     reader = threading.Thread(target=checked, args=[read])
     for thread in [reader, *threads]:
@@ -199,9 +213,14 @@ def test_concurrent_appends_compactions_and_reads_lose_no_record(store: RecordSt
 def test_a_compaction_drops_unneeded_records(store: RecordStore, folder: Path) -> None:
     for version in range(1, 6):
         store.append([record(1, version), record(2, version), record(1, version, column="other")])
-    assert store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 3) == 6
+    assert (
+        store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 3) == 6
+    )
     assert len(lance.dataset(folder).get_fragments()) == 1
-    assert [fragment_record.table_version for fragment_record in store.load("token").of(2)] == [5, 4]
+    assert [fragment_record.table_version for fragment_record in store.load("token").of(2)] == [
+        5,
+        4,
+    ]
     assert store.compact("token", keep=lambda fragment_record: True) == 0
     store.append([record(3, 9)])
     assert store.compact("token", keep=lambda fragment_record: False) == 5
@@ -236,7 +255,9 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(payload.replace(b"2-1.lance", b"3-1.lance"))
 
 
-@pytest.mark.parametrize("damage", [cut_off, flip_a_bit, Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize(
+    "damage", [cut_off, flip_a_bit, Path.unlink, lambda path: path.write_bytes(b"")]
+)
 def test_damaged_records_are_left_out_with_a_warning(
     store: RecordStore,
     folder: Path,
@@ -252,7 +273,9 @@ def test_damaged_records_are_left_out_with_a_warning(
         assert store.load("token").of(1) == [record(1, 3), record(1, 1)]
     assert len(caplog.records) == 1 and "damaged" in caplog.text
     store.append([record(1, 2)])
-    assert store.load("token").of(1) == [record(1, 3), record(1, 2), record(1, 1)], "writing them again repairs it"
+    assert store.load("token").of(1) == [record(1, 3), record(1, 2), record(1, 1)], (
+        "writing them again repairs it"
+    )
     store.compact("token", keep=lambda fragment_record: fragment_record.table_version > 2)
 
 
@@ -274,7 +297,10 @@ def a_damaged_manifest(folder: Path) -> None:
     "replace_by", [another_table, pytest.param(a_file, marks=pytest.mark.long), a_damaged_manifest]
 )
 def test_a_foreign_table_in_place_of_the_records_is_ignored(
-    store: RecordStore, folder: Path, caplog: pytest.LogCaptureFixture, replace_by: Callable[[Path], None]
+    store: RecordStore,
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    replace_by: Callable[[Path], None],
 ) -> None:
     store.append([record(1, 1)])
     replace_by(folder)
@@ -285,7 +311,9 @@ def test_a_foreign_table_in_place_of_the_records_is_ignored(
 
 
 @pytest.mark.parametrize("kind", ["data", "_versions"])
-def test_a_store_that_refuses_is_an_error_and_not_an_empty_record(store: RecordStore, folder: Path, kind: str) -> None:
+def test_a_store_that_refuses_is_an_error_and_not_an_empty_record(
+    store: RecordStore, folder: Path, kind: str
+) -> None:
     store.append([record(1, 1)])
     # Permissions mean nothing to root. No process can open the file of a socket.
     path = min((folder / kind).iterdir())
@@ -343,7 +371,11 @@ def test_a_hundred_thousand_fragments_are_recorded_quickly_and_in_little_space(
     load_s = time.process_time() - start_s
     print(f"load: {load_s:.2f} s")
     assert load_s < 3
-    current = [file.path for fragment in lance.dataset(folder).get_fragments() for file in fragment.data_files()]
+    current = [
+        file.path
+        for fragment in lance.dataset(folder).get_fragments()
+        for file in fragment.data_files()
+    ]
     size_bytes = sum(os.path.getsize(folder / "data" / path) for path in current)
     print(f"{size_bytes / 1e6:.1f} MB")
     assert 1_000_000 < size_bytes < 8_000_000

@@ -30,7 +30,9 @@ def session_of(conf: dict[str, str]) -> Any:
 
 
 def asks(**resources: float) -> Any:
-    return SimpleNamespace(**{"name": "f", "num_cpus": None, "num_gpus": None, "memory": None, **resources})
+    return SimpleNamespace(
+        **{"name": "f", "num_cpus": None, "num_gpus": None, "memory": None, **resources}
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,8 +49,16 @@ def asks(**resources: float) -> Any:
             {"num_gpus": 1},
             Reservation(task_cpus=2, task_gpus=1, devices=TaskDevices(share=1)),
         ),
-        (GPUS, {"num_gpus": 0.25}, Reservation(task_cpus=1, task_gpus=0.25, devices=TaskDevices(share=0.25))),
-        (GPUS, {"num_gpus": 1.5}, Reservation(task_cpus=1, task_gpus=2, devices=TaskDevices(share=2))),
+        (
+            GPUS,
+            {"num_gpus": 0.25},
+            Reservation(task_cpus=1, task_gpus=0.25, devices=TaskDevices(share=0.25)),
+        ),
+        (
+            GPUS,
+            {"num_gpus": 1.5},
+            Reservation(task_cpus=1, task_gpus=2, devices=TaskDevices(share=2)),
+        ),
         (GPUS, {"num_gpus": 3}, Reservation()),
         (CORES, {"num_gpus": 1}, Reservation()),
         (CORES, {"memory": 2 * GIB}, Reservation(task_cpus=2)),
@@ -98,7 +108,10 @@ def test_the_tasks_of_a_cluster_reserve_by_a_profile(
     ],
 )
 def test_a_local_session_bounds_the_concurrent_tasks(
-    resources: dict[str, float], at_once: int | None, share: float | None, monkeypatch: pytest.MonkeyPatch
+    resources: dict[str, float],
+    at_once: int | None,
+    share: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b,c")
     devices = None if share is None else TaskDevices(share=share, local=("a", "b", "c"))
@@ -106,10 +119,16 @@ def test_a_local_session_bounds_the_concurrent_tasks(
     assert reservation == Reservation(devices=devices, at_once=at_once)
     assert reservation.profile(session_of({})) is None
     bound = 100 if at_once is None else at_once
-    assert [reservation.limit(concurrency) for concurrency in (None, 1, 8)] == [at_once, 1, min(8, bound)]
+    assert [reservation.limit(concurrency) for concurrency in (None, 1, 8)] == [
+        at_once,
+        1,
+        min(8, bound),
+    ]
 
 
-def test_a_container_bounds_the_memory_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_container_bounds_the_memory_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     limit = tmp_path / "memory.max"
     limit.write_text(f"{3 << 20}\n")
     monkeypatch.setattr(process_limits, "_CONTAINER_LIMITS", (limit, tmp_path / "missing"))
@@ -131,11 +150,17 @@ def test_a_container_bounds_the_memory_of_the_machine(tmp_path: Path, monkeypatc
         ),
     ],
 )
-def test_too_few_gpus_are_an_error_with_the_remedy(conf: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch):
+def test_too_few_gpus_are_an_error_with_the_remedy(
+    conf: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "a,b")
     with pytest.raises(ResourcesUnavailableError, match=message):
         check_resources(session_of(conf), asks(num_gpus=3), strict=True)
-    enough = {**conf, "spark.executor.resource.gpu.amount": "2", "spark.task.resource.gpu.amount": "1"}
+    enough = {
+        **conf,
+        "spark.executor.resource.gpu.amount": "2",
+        "spark.task.resource.gpu.amount": "1",
+    }
     check_resources(session_of(enough), asks(num_gpus=2), strict=True)
 
 

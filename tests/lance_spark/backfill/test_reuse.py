@@ -137,7 +137,9 @@ def test_values_recomputed_by_a_filter_replace_the_old_ones(task_size: int, lab:
     assert values(table, "v") == {i: (i + 1000,) for i in range(ROWS)}
 
 
-def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_since(lab: InlineLab):
+def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_since(
+    lab: InlineLab,
+):
     table = lab.make(pa.table({"id": range(ROWS), "a": range(ROWS)}), rows_per_file=10)
     table.add_columns({"v": (lab.udf(), ["a"])})
     with lab.dying_at_commit():
@@ -150,7 +152,9 @@ def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_s
     assert lab.calls() == [i + 500 for i in range(ROWS)]
 
 
-def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_writer_stay(lab: InlineLab):
+def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_writer_stay(
+    lab: InlineLab,
+):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": opposite(pa.int64())})
     table.alter_columns({"path": "v", "udf": lab.udf()})
@@ -166,7 +170,9 @@ def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_w
     assert values(table, "v") == {i: (-i,) for i in range(ROWS)}
 
 
-def test_a_filter_selects_rows_with_a_value_after_the_udf_of_their_column_was_replaced(lab: InlineLab):
+def test_a_filter_selects_rows_with_a_value_after_the_udf_of_their_column_was_replaced(
+    lab: InlineLab,
+):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": opposite(pa.int64())})
     table.alter_columns({"path": "v", "udf": lab.udf()})
@@ -217,7 +223,12 @@ def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_onc
     result = table.backfill("v", **WHOLE)
     assert lab.calls() == [0, 1, 2, 3, 4]
     assert values(table, "v") == {i: (None if i == 2 else i,) for i in range(10)}
-    counters = (result.rows_selected, result.rows_computed, result.rows_from_checkpoint, result.rows_skipped)
+    counters = (
+        result.rows_selected,
+        result.rows_computed,
+        result.rows_from_checkpoint,
+        result.rows_skipped,
+    )
     assert counters == (10, 4, 5, 1)
     assert result.status == "DONE"
 
@@ -233,7 +244,9 @@ def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_
     assert values(table, "v") == {i: (i,) for i in range(10)}
 
 
-def two_jobs(lab: InlineLab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
+def two_jobs(
+    lab: InlineLab, table: lance_spark.Table, rows: int, at: int, **settings: Any
+) -> list[Any]:
     """Runs a job with a wait in the call for a row. A second job, with the checkpoints of the first, calls for the same
     row. Then the first job ends first.
     """
@@ -261,8 +274,16 @@ def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab:
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     first_result, second_result = two_jobs(lab, table, 20, 15, **WHOLE)
-    assert (first_result.status, first_result.rows_computed, first_result.rows_from_checkpoint) == ("DONE", 20, 0)
-    assert (second_result.status, second_result.rows_computed, second_result.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert (first_result.status, first_result.rows_computed, first_result.rows_from_checkpoint) == (
+        "DONE",
+        20,
+        0,
+    )
+    assert (
+        second_result.status,
+        second_result.rows_computed,
+        second_result.rows_from_checkpoint,
+    ) == ("DONE", 5, 15)
     assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
 
 
@@ -271,7 +292,11 @@ def test_the_assembly_of_a_fragment_finds_values_committed_by_a_concurrent_job(l
     table.add_columns({"v": lab.udf()})
     first_result, second_result = two_jobs(lab, table, 20, 15, **CUT)
     assert (first_result.status, first_result.rows_computed) == ("DONE", 20)
-    assert (second_result.status, second_result.rows_computed, second_result.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert (
+        second_result.status,
+        second_result.rows_computed,
+        second_result.rows_from_checkpoint,
+    ) == ("DONE", 5, 15)
     assert lab.calls() == sorted([*range(20), *range(15, 20)])
 
 
@@ -313,14 +338,20 @@ def test_cleanup_deletes_a_finished_file_of_a_deleted_fragment_next_to_committed
     assert values(table, "v") == {i: (i,) for i in range(10)}
 
 
-def test_a_task_that_ran_twice_leaves_no_file_after_a_failure(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
+def test_a_task_that_ran_twice_leaves_no_file_after_a_failure(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
     """The first attempt died before its report, and left references to its files."""
 
     class DyingScheduler(InlineScheduler):
-        def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
+        def run(
+            self, tasks: Sequence[Task], refresh_s: float
+        ) -> Generator[list[RangeOutcome], None, None]:
             for task in tasks:
                 list(self._spec.value_source.run(self._spec, task))
-            again = [replace(task, work=tuple(work.searched() for work in task.work)) for task in tasks]
+            again = [
+                replace(task, work=tuple(work.searched() for work in task.work)) for task in tasks
+            ]
             yield from super().run(again, refresh_s)
 
     table = lab.make(IDS, rows_per_file=10)

@@ -78,13 +78,17 @@ def compact(uri: str) -> None:
 def update_columns(uri: str, values: dict[int, int]) -> None:
     """Rewrites `x` in place by the call of Lance that does not update row versions."""
     dataset = lance.dataset(uri)
-    source = pa.table({"id": pa.array(values, pa.int64()), "x": pa.array(values.values(), pa.int64())})
+    source = pa.table(
+        {"id": pa.array(values, pa.int64()), "x": pa.array(values.values(), pa.int64())}
+    )
     fragment, fields = dataset.get_fragments()[0].update_columns(source, left_on="id")
     change = lance.LanceOperation.Update(updated_fragments=[fragment], fields_modified=fields)
     lance.LanceDataset.commit(dataset, change, read_version=dataset.version)
 
 
-def test_files_of_a_commit_whose_answer_was_lost_stay(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_a_commit_whose_answer_was_lost_stay(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, lost = column_commit.attempt_commit, list[Any]()
 
     def attempt(*args: Any, **kwargs: Any) -> Any:
@@ -131,7 +135,9 @@ def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: 
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["", "moved"])
-def test_a_job_continues_after_a_concurrent_deletion_and_cleanup(is_moved: bool, lab: InlineLab) -> None:
+def test_a_job_continues_after_a_concurrent_deletion_and_cleanup(
+    is_moved: bool, lab: InlineLab
+) -> None:
     data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     lance.dataset(lab.uri).delete("id IN (3, 13, 23, 33)")
@@ -154,14 +160,18 @@ lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
 
 def test_updates_of_uncovered_rows_do_not_affect_a_job(lab: InlineLab) -> None:
     table = make(lab)
-    with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 35")) as versions:
+    with lab.after_commits(
+        lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 35")
+    ) as versions:
         result = run(table, num_frags=1)
     assert (len(versions), result.rows_computed, len(lab.calls())) == (1, 10, 10)
 
 
 def test_a_job_with_steady_concurrent_updates_ends_at_a_right_version(lab: InlineLab) -> None:
     table = make(lab)
-    with lab.after_commits(lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 5")) as versions:
+    with lab.after_commits(
+        lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 5")
+    ) as versions:
         result = run(table)
     assert (len(versions), wrong(lab.uri), len(lab.calls())) == (1, [], 40)
     assert (result.rows_selected, result.rows_gone, result.new_rows) == (40, 0, 0)
@@ -169,10 +179,14 @@ def test_a_job_with_steady_concurrent_updates_ends_at_a_right_version(lab: Inlin
 
 def test_a_job_with_steady_concurrent_updates_of_inputs_gives_up_in_the_end(lab: InlineLab) -> None:
     table = make(lab)
-    update = lab.after_commits(lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5"))
+    update = lab.after_commits(
+        lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5")
+    )
     with (
         update as versions,
-        pytest.raises(BackfillIncompleteError, match="concurrent commits kept changing it") as caught,
+        pytest.raises(
+            BackfillIncompleteError, match="concurrent commits kept changing it"
+        ) as caught,
     ):
         run(table, commit_max_retries=3, commit_timeout=timedelta(seconds=0.01))
     assert len(versions) == 5
@@ -194,7 +208,12 @@ def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are
     lab.at(35, when_committed(lab.uri, act))
     result = run(table, commit_granularity=1)
     assert [(row["id"], row["v"]) for row in wrong(lab.uri)] == [(100, -1), (101, -1)]
-    assert (len(lab.calls()), result.rows_recomputed, result.new_rows, result.rows_gone) == (40, 0, 2, 0)
+    assert (len(lab.calls()), result.rows_recomputed, result.new_rows, result.rows_gone) == (
+        40,
+        0,
+        2,
+        0,
+    )
 
 
 @pytest.mark.long
@@ -212,7 +231,9 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
             lance.dataset(lab.uri).update({"y": "y + 1"}, where="id % 5 = 0")
             for name in ("find", "find_all"):
                 real = getattr(CheckpointStore, name)
-                monkeypatch.setattr(CheckpointStore, name, lambda *a, _real=real: (listed.append(1), _real(*a))[1])
+                monkeypatch.setattr(
+                    CheckpointStore, name, lambda *a, _real=real: (listed.append(1), _real(*a))[1]
+                )
 
     with lab.after_commits(act):
         run(table, task_size=100)
@@ -220,17 +241,26 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
     assert 0 < len(listed) < 100, "a few times per fragment, and not once per pair of fragments"
 
 
-def test_a_task_over_many_fragments_has_one_attempt_and_few_checkpoints_of_its_files(lab: InlineLab) -> None:
+def test_a_task_over_many_fragments_has_one_attempt_and_few_checkpoints_of_its_files(
+    lab: InlineLab,
+) -> None:
     table = lab.make(pa.table({"id": range(200), "x": range(200)}), rows_per_file=5)
     table.add_columns({"v": lab.times_ten()})
     with lab.dying_at_commit():
         table.backfill("v", task_size=50)
     ours = Path(lab.uri, "_lance_spark")
     assert len(list(ours.glob("staging/*/*/attempt"))) == 4, "one of each task"
-    assert 4 <= len(list(ours.glob("checkpoints/*/files.*.ref"))) < 40, "one of each task per second"
+    assert 4 <= len(list(ours.glob("checkpoints/*/files.*.ref"))) < 40, (
+        "one of each task per second"
+    )
     assert len(lab.calls()) == table.plan_backfill("v").rows_from_checkpoint == 200
     result = table.backfill("v")
-    assert (result.status, result.rows_from_checkpoint, lab.calls(), wrong(lab.uri)) == ("DONE", 200, [], [])
+    assert (result.status, result.rows_from_checkpoint, lab.calls(), wrong(lab.uri)) == (
+        "DONE",
+        200,
+        [],
+        [],
+    )
     assert not list(ours.glob("checkpoints/*/*"))
 
 
@@ -259,7 +289,9 @@ def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Inline
             raise ValueError("two")
         return x * 10
 
-    table.add_columns({"v": udf(fails_on_two, data_type=pa.int64(), version="1", on_error=skip_on_error())})
+    table.add_columns(
+        {"v": udf(fails_on_two, data_type=pa.int64(), version="1", on_error=skip_on_error())}
+    )
 
     def act(commit: int) -> None:
         if commit == 1:
@@ -268,13 +300,17 @@ def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Inline
     with lab.after_commits(act):
         result = run(table)
     assert (result.rows_selected, result.rows_skipped, result.rows_gone) == (40, 1, 0)
-    assert len(wrong(lab.uri)) == (0 if column == "x" else 1), "with other inputs it is called again"
+    assert len(wrong(lab.uri)) == (0 if column == "x" else 1), (
+        "with other inputs it is called again"
+    )
 
 
 def test_a_recreated_table_is_not_mistaken_for_the_old_one(lab: InlineLab) -> None:
     for compacted in (False, True):
         shutil.rmtree(lab.uri, ignore_errors=True)
-        lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+        lance.write_dataset(
+            pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True
+        )
         lance.dataset(lab.uri).add_columns({"x": "id + 0"})
         table = lab.table()
         table.add_columns({"v": lab.times_ten()})
@@ -325,7 +361,9 @@ def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(
 
 
 @pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
-def test_rows_that_became_null_in_two_rounds_are_counted_together(settings: dict[str, Any], lab: InlineLab):
+def test_rows_that_became_null_in_two_rounds_are_counted_together(
+    settings: dict[str, Any], lab: InlineLab
+):
     table = lab.make(pa.table({"id": range(20), "a": range(20)}))
     table.add_columns({"v": (lab.udf(), ["a"])})
     new_inputs = {1: [500, *range(1, 20)], 2: [500, 501, *range(2, 20)]}
@@ -339,11 +377,18 @@ def test_rows_that_became_null_in_two_rounds_are_counted_together(settings: dict
 def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(lab: InlineLab):
     table = lab.make(pa.table({"id": range(20), "a": range(20)}))
     table.add_columns({"v": (lab.udf(bad=frozenset({2}), on_error=skip_on_error()), ["a"])})
-    with lab.after_commits(lambda n: n == 1 and lab.rewrite("a", pa.array([0, 1, 1002, *range(3, 20)]))):
+    with lab.after_commits(
+        lambda n: n == 1 and lab.rewrite("a", pa.array([0, 1, 1002, *range(3, 20)]))
+    ):
         result = table.backfill("v", **CUT)
     assert values(table, "v") == {i: (i if i != 2 else 1002,) for i in range(20)}
     assert lab.calls() == [*range(20), 1002]
-    counters = (result.rows_selected, result.rows_computed, result.rows_recomputed, result.rows_skipped)
+    counters = (
+        result.rows_selected,
+        result.rows_computed,
+        result.rows_recomputed,
+        result.rows_skipped,
+    )
     assert counters == (20, 20, 0, 1), "the row was skipped once, and computed once"
     assert (result.status, result.rows_failed, result.rows_gone) == ("DONE", 0, 0)
 
@@ -359,12 +404,16 @@ def test_ranges_of_a_fragment_that_a_cleanup_took_away_count_once(lab: InlineLab
     lab.at(2, compact_and_clean_up)
     result = table.backfill("v", **CUT)
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
-    assert lab.calls() == sorted([*range(10), *range(ROWS)]), "nothing tells any more where the first range went"
+    assert lab.calls() == sorted([*range(10), *range(ROWS)]), (
+        "nothing tells any more where the first range went"
+    )
     assert (result.rows_selected, result.rows_computed, result.rows_gone) == (ROWS, ROWS + 10, 0)
     assert (result.status, result.rows_failed) == ("DONE", 0)
 
 
-def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: InlineLab, monkeypatch: pytest.MonkeyPatch):
+def test_the_history_is_read_once_however_many_commits_a_job_makes(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
     reads: list[int] = []
     read = lance.LanceDataset.read_transaction
 

@@ -26,7 +26,9 @@ from udf_runtime.checkpoint import CheckpointStore
 pytestmark = pytest.mark.sample(1, tests=5)
 
 
-def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any) -> UDF:
+def sized(
+    lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool = False, **options: Any
+) -> UDF:
     """A UDF over batches that logs the ids of each call in a line, and returns the negative ids."""
     log, uri = str(lab.log), lab.uri
 
@@ -46,7 +48,9 @@ def sized(lab: InlineLab, *, bad: frozenset[int] = frozenset(), iterates: bool =
         return map(negate, ids)
 
     function: Any = negate_each if iterates else negate
-    return udf(function, data_type=pa.int64(), input_columns=["id"], version="1", name="f", **options)
+    return udf(
+        function, data_type=pa.int64(), input_columns=["id"], version="1", name="f", **options
+    )
 
 
 def calls_of(lab: InlineLab) -> list[list[int]]:
@@ -63,7 +67,10 @@ def make(lab: InlineLab, function: UDF, *, rows: int, rows_per_file: int) -> Tab
 
 
 def has_threads() -> bool:
-    return any(thread.name.startswith(("lance-spark-read", "lance-spark-write")) for thread in threading.enumerate())
+    return any(
+        thread.name.startswith(("lance-spark-read", "lance-spark-write"))
+        for thread in threading.enumerate()
+    )
 
 
 @pytest.mark.parametrize("iterates", [False, True])
@@ -107,36 +114,56 @@ def test_ranges_hold_full_calls(lab: InlineLab, task_size: int | None, tasks: in
     """Without a size, a task has 50 rows, rounded up to 60. A size of 100 allows 90 rows."""
     function = sized(lab, batch_size=30)
     table = make(lab, function, rows=200, rows_per_file=200)
-    assert table.plan_backfill("v", udf=function, task_size=task_size, concurrency=2).total_tasks == tasks
+    assert (
+        table.plan_backfill("v", udf=function, task_size=task_size, concurrency=2).total_tasks
+        == tasks
+    )
     table.backfill("v", task_size=task_size, concurrency=2)
     assert [len(rows) for rows in calls_of(lab)] == [30, 30, 30, 30, 30, 30, 20]
 
 
 @pytest.mark.parametrize("iterates", [False, True])
-def test_an_error_fails_its_own_fragment_and_repeats_one_batch(lab: InlineLab, iterates: bool) -> None:
+def test_an_error_fails_its_own_fragment_and_repeats_one_batch(
+    lab: InlineLab, iterates: bool
+) -> None:
     function = sized(lab, bad=frozenset([23]), iterates=iterates, batch_size=20, checkpoint_size=20)
     table = make(lab, function, rows=60, rows_per_file=5)
-    with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*row 23"):
+    with pytest.raises(
+        BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*row 23"
+    ):
         table.backfill("v", task_size=1000)
     calls = calls_of(lab)
     if not iterates:
         assert calls[:2] == [list(range(20)), list(range(20, 40))]
         assert calls[2:6] == [list(range(first, first + 5)) for first in (20, 25, 30, 35)]
         assert calls[6:] == [list(range(40, 60))]
-    assert values(table, "v") == {row: (None if row in range(20, 25) else -row,) for row in range(60)}
+    assert values(table, "v") == {
+        row: (None if row in range(20, 25) else -row,) for row in range(60)
+    }
     (error,) = table.get_errors()
     assert (error.fragment_id, error.error_message, error.outcome) == (4, "row 23", "failed")
 
 
 def test_a_single_row_of_a_call_is_the_row_of_its_error(lab: InlineLab) -> None:
-    table = make(lab, sized(lab, bad=frozenset([23]), batch_size=1, checkpoint_size=20), rows=60, rows_per_file=5)
+    table = make(
+        lab,
+        sized(lab, bad=frozenset([23]), batch_size=1, checkpoint_size=20),
+        rows=60,
+        rows_per_file=5,
+    )
     with pytest.raises(BackfillIncompleteError, match=r"row address 17179869187"):
         table.backfill("v", task_size=1000)
     assert [error.row_address for error in table.get_errors()] == [4 << 32 | 3]
 
 
 def test_skipped_rows_are_recorded_with_their_addresses(lab: InlineLab) -> None:
-    function = sized(lab, bad=frozenset([7, 23]), batch_size=20, on_error=skip_on_error(), sort_batch_by=pc.negate)
+    function = sized(
+        lab,
+        bad=frozenset([7, 23]),
+        batch_size=20,
+        on_error=skip_on_error(),
+        sort_batch_by=pc.negate,
+    )
     table = make(lab, function, rows=60, rows_per_file=5)
     result = table.backfill("v", task_size=1000)
     assert (result.status, result.rows_computed, result.rows_skipped) == ("DONE", 58, 2)
@@ -164,11 +191,15 @@ def test_a_missing_input_file_fails_its_own_fragment(lab: InlineLab) -> None:
     Path(lab.uri, "data", broken).unlink()
     with pytest.raises(BackfillIncompleteError, match="11 of 12 fragments done; fragment 4: "):
         table.backfill("v", task_size=1000)
-    assert sorted(row for rows in calls_of(lab) for row in rows) == [row for row in range(60) if row // 5 != 4]
+    assert sorted(row for rows in calls_of(lab) for row in rows) == [
+        row for row in range(60) if row // 5 != 4
+    ]
     assert not has_threads()
 
 
-def test_reading_and_writing_go_on_during_a_call(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_and_writing_go_on_during_a_call(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A call waits for the next read and the last write: without overlap, both waits are in vain."""
     table = make(lab, sized(lab, batch_size=10, checkpoint_size=10), rows=60, rows_per_file=10)
     next_is_read, last_is_written = threading.Event(), threading.Event()
@@ -224,7 +255,9 @@ def test_a_task_reads_no_further_ahead_than_prefetch_batches(
     assert most - 20 < ahead[0] <= most
 
 
-def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_read_at_once_may_be_larger_than_expected(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small rows precede large rows. A task holds a part of each large range, and not the ranges."""
     monkeypatch.setattr(row_stream, "is_local", lambda _: False)
     monkeypatch.setattr(row_stream, "_READ_BYTES", 1 << 17)
@@ -247,9 +280,20 @@ def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeyp
         threading.Event().wait(0.2)
         ahead.append(len(large_parts))
 
-    table = lab.make(pa.table({"id": range(640), "text": ["x"] * 256 + ["x" * 4096] * 384}), rows_per_file=64)
+    table = lab.make(
+        pa.table({"id": range(640), "text": ["x"] * 256 + ["x" * 4096] * 384}), rows_per_file=64
+    )
     table.add_columns(
-        {"v": udf(measure, data_type=pa.int64(), version="1", batch_size=8, checkpoint_size=8, prefetch_batches=1)}
+        {
+            "v": udf(
+                measure,
+                data_type=pa.int64(),
+                version="1",
+                batch_size=8,
+                checkpoint_size=8,
+                prefetch_batches=1,
+            )
+        }
     )
     monkeypatch.setattr(InputReader, "batches", reading)
     with acting(lab.uri, 256, note):
@@ -258,7 +302,9 @@ def test_ranges_read_at_once_may_be_larger_than_expected(lab: InlineLab, monkeyp
     assert values(table, "v") == {row: (1 if row < 256 else 4096,) for row in range(640)}
 
 
-def test_a_value_that_cannot_be_written_fails_its_own_fragment(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_cannot_be_written_fails_its_own_fragment(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = make(lab, sized(lab, batch_size=20), rows=60, rows_per_file=5)
     append = ColumnFile.append
 
@@ -269,7 +315,9 @@ def test_a_value_that_cannot_be_written_fails_its_own_fragment(lab: InlineLab, m
 
     with monkeypatch.context() as patches:
         patches.setattr(ColumnFile, "append", appending)
-        with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such value"):
+        with pytest.raises(
+            BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such value"
+        ):
             table.backfill("v", task_size=1000)
     assert len(calls_of(lab)) == 3
     assert table.backfill("v").rows_from_checkpoint == 5
@@ -289,14 +337,20 @@ def test_a_checkpoint_that_cannot_be_written_fails_its_own_fragment(
         return write(self, *arguments, values=values, **options)
 
     monkeypatch.setattr(CheckpointStore, "write", writing)
-    with pytest.raises(BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such checkpoint"):
+    with pytest.raises(
+        BackfillIncompleteError, match=r"11 of 12 fragments done; fragment 4: .*no such checkpoint"
+    ):
         table.backfill("v", task_size=1000, batch_checkpoint_flush_interval_seconds=0)
     assert len(calls_of(lab)) == 3
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_values_are_those_of_the_function(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_values_are_those_of_the_function(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     rows, rows_per_file = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
     bad = data.draw(st.frozensets(st.integers(0, 60), max_size=3))
     skips = data.draw(st.booleans())
@@ -314,18 +368,24 @@ def test_values_are_those_of_the_function(tmp_path_factory: pytest.TempPathFacto
         bad_rows = {row for row in bad if row < rows}
         failed = set() if skips else {row // rows_per_file for row in bad_rows}
         try:
-            result = table.backfill("v", task_size=data.draw(st.integers(10, 100)), intra_applier_concurrency=threads)
+            result = table.backfill(
+                "v", task_size=data.draw(st.integers(10, 100)), intra_applier_concurrency=threads
+            )
         except BackfillIncompleteError as error:
             assert failed
             result = error.result
         assert set(result.fragments_failed) == failed
-        lost = {row for row in range(rows) if row // rows_per_file in failed} | (bad_rows if skips else set())
+        lost = {row for row in range(rows) if row // rows_per_file in failed} | (
+            bad_rows if skips else set()
+        )
         assert values(table, "v") == {row: (None if row in lost else -row,) for row in range(rows)}
         assert result.rows_skipped == (len(bad_rows) if skips else 0)
         assert not has_threads()
 
 
-def test_the_result_tells_the_time_of_each_stage(lab: InlineLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_tells_the_time_of_each_stage(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = InputReader.batches
 
     def reading(self: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from lance_spark.rows.row_set import RowSet
 
 # Clusters and stray rows on both sides of a bitmap's containers of 65,536.
-runs = st.tuples(st.integers(0, 200_000), st.integers(1, 40)).map(lambda run: range(run[0], sum(run)))
-offsets = st.lists(runs | st.integers(0, 2**32 - 1).map(lambda n: range(n, n + 1)), max_size=12).map(
-    lambda row_runs: {row for run in row_runs for row in run}
+runs = st.tuples(st.integers(0, 200_000), st.integers(1, 40)).map(
+    lambda run: range(run[0], sum(run))
 )
+offsets = st.lists(
+    runs | st.integers(0, 2**32 - 1).map(lambda n: range(n, n + 1)), max_size=12
+).map(lambda row_runs: {row for run in row_runs for row in run})
 
 
 @given(offsets, offsets)
@@ -26,7 +28,11 @@ def test_a_row_set_behaves_like_a_set_of_numbers(left: set[int], right: set[int]
     assert set(a & b) == left & right
     assert set(a - b) == left - right
     assert (len(a), bool(a)) == (len(left), bool(left))
-    assert (a == b, a <= b, a.isdisjoint(b)) == (left == right, left <= right, left.isdisjoint(right))
+    assert (a == b, a <= b, a.isdisjoint(b)) == (
+        left == right,
+        left <= right,
+        left.isdisjoint(right),
+    )
     assert (a | b) == (b | a) and hash(a | b) == hash(b | a)
     assert all(row in a for row in left) and not any(row in a for row in right - left)
     assert a.to_numpy().tolist() == sorted(left) and a.to_numpy().dtype == np.int64
@@ -41,10 +47,16 @@ def test_a_stored_row_set_comes_back_the_same(rows: set[int]) -> None:
 
 
 @given(offsets, offsets)
-def test_stored_forms_of_equal_sets_are_read_back_as_equal_sets(left: set[int], right: set[int]) -> None:
+def test_stored_forms_of_equal_sets_are_read_back_as_equal_sets(
+    left: set[int], right: set[int]
+) -> None:
     union, difference = RowSet.of(left) | RowSet.of(right), RowSet.of(left) - RowSet.of(right)
     assert RowSet.loads(union.dumps()) == RowSet.loads(RowSet.of(left | right).dumps()) == union
-    assert RowSet.loads(difference.dumps()) == RowSet.loads(RowSet.of(left - right).dumps()) == difference
+    assert (
+        RowSet.loads(difference.dumps())
+        == RowSet.loads(RowSet.of(left - right).dumps())
+        == difference
+    )
 
 
 def test_a_dense_set_with_gaps_is_stored_as_small_as_a_scattered_one() -> None:
@@ -72,7 +84,9 @@ def test_all_rows_of_a_fragment_take_a_byte_for_four_thousand(rows: int) -> None
 
 def test_many_sets_of_all_rows_but_a_few_compress_to_a_few_bytes_each() -> None:
     rows = RowSet.span(0, 1_000_000)
-    stored = b"".join((rows - RowSet.of([5 + i, 70_000 + i, 999_998 - i])).dumps() for i in range(1000))
+    stored = b"".join(
+        (rows - RowSet.of([5 + i, 70_000 + i, 999_998 - i])).dumps() for i in range(1000)
+    )
     assert len(pa.compress(stored, codec="zstd", asbytes=True)) < 1000 * 20
 
 

@@ -39,7 +39,9 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(home / "t.lance")
     dataset = lance.write_dataset(pa.table({"id": pa.array(range(10), pa.int64())}), path)
     file = dataset.get_fragments()[0].metadata.files
-    template = FragmentMetadata(id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None)
+    template = FragmentMetadata(
+        id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None
+    )
     append = lance.LanceOperation.Append([template] * (FRAGMENTS - 1))
     lance.LanceDataset.commit(path, append, read_version=dataset.version)
 

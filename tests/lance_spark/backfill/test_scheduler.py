@@ -60,11 +60,22 @@ def test_a_failed_task_takes_other_tasks_with_it_only_if_they_share_the_cause(
     tasks = [
         Task(
             number=i,
-            work=(FragmentWork(fragment_id=i, start=0, stop=1, ranges=((0, 1),), done=FragmentRows(), search=False),),
+            work=(
+                FragmentWork(
+                    fragment_id=i,
+                    start=0,
+                    stop=1,
+                    ranges=((0, 1),),
+                    done=FragmentRows(),
+                    search=False,
+                ),
+            ),
         )
         for i in range(1000)
     ]
-    answers = [answer for some in FailingScheduler(number, error).run(tasks, 1.0) for answer in some]
+    answers = [
+        answer for some in FailingScheduler(number, error).run(tasks, 1.0) for answer in some
+    ]
     lost = [answer.task.number for answer in answers if isinstance(answer, LostTask)]
     done = [answer.fragment_id for answer in answers if isinstance(answer, RangeOutcome)]
     assert sorted(lost + done) == [*range(1000)], "each task has one answer"
@@ -88,7 +99,8 @@ def test_a_udf_that_cannot_be_loaded_is_reported_for_every_range_and_tried_once(
 
     monkeypatch.setattr(UDF, "loads", staticmethod(elsewhere))
     with pytest.raises(
-        lance_spark.BackfillIncompleteError, match=r"cannot be loaded on an executor: No module named 'mine'"
+        lance_spark.BackfillIncompleteError,
+        match=r"cannot be loaded on an executor: No module named 'mine'",
     ):
         table.backfill("v")
     assert lab.calls() == []

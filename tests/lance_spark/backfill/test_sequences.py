@@ -36,7 +36,9 @@ def test_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log,
 
 @pytest.mark.guarantee("S02")
 @kinds
-def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
+def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(
+    db: Connection, log: Log, kind: str
+) -> None:
     table = prepared(db, log, kind)
     table.backfill("y", num_frags=2)
     assert log.take() == list(range(20))
@@ -61,7 +63,9 @@ def test_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -
 
 @pytest.mark.guarantee("S04")
 @kinds
-def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
+def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(
+    db: Connection, log: Log, kind: str
+) -> None:
     table = prepared(db, log, kind)
     table.backfill("y", num_frags=2)
     log.take()
@@ -106,7 +110,9 @@ def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: st
 
 
 @pytest.mark.guarantee("S07", "F08")
-def test_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
+def test_skipped_rows_are_computed_when_the_cause_is_gone(
+    db: Connection, log: Log, flag: str
+) -> None:
     table = make(db)
     table.add_columns({"y": log.breaking(13, flag, on_error=[Skip(ValueError)])})
     with flag_file(flag):
@@ -137,7 +143,13 @@ def test_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag:
     from udf_runtime import udf
 
     table = make(db)
-    table.add_columns({"y": udf(double, data_type=pa.int64(), on_error=[Skip(ValueError)], min_checkpoint_size=10)})
+    table.add_columns(
+        {
+            "y": udf(
+                double, data_type=pa.int64(), on_error=[Skip(ValueError)], min_checkpoint_size=10
+            )
+        }
+    )
     with flag_file(flag):
         assert table.backfill("y").rows_skipped == 1
     log.take()

@@ -42,7 +42,9 @@ def test_a_job_whose_service_breaks_down_keeps_everything_and_the_next_job_repea
 ) -> None:
     # Rows fail in the middle of a batch, of a range and of a fragment.
     service.answer = lambda row, earlier: OK if row < 33 else (503, {})
-    policy = retry_http(backoff=Backoff(kind="fixed", initial_s=0.02, max_s=0.02), give_up_after=0.2)
+    policy = retry_http(
+        backoff=Backoff(kind="fixed", initial_s=0.02, max_s=0.02), give_up_after=0.2
+    )
     table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=20)
     table.add_columns({"v": doubling(service, on_error=policy + skip_on_error())})
 

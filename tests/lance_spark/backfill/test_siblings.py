@@ -50,8 +50,12 @@ def siblings(uri: str) -> dict[int, tuple[int | None, ...]]:
 
 
 def rewrite(uri: str, column: str, values: dict[int, int]) -> None:
-    source = pa.table({"id": pa.array(values, pa.int64()), column: pa.array(values.values(), pa.int64())})
-    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    source = pa.table(
+        {"id": pa.array(values, pa.int64()), column: pa.array(values.values(), pa.int64())}
+    )
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
 
 
 @pytest.mark.parametrize("granularity", [1, None], ids=["committed", "staged"])

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.sample(1, tests=5)
 ONE_TASK = 1000
 
 
-def batches(db: Connection, log: Log, *, rows: int = 60, fragments: int = 1, **options: Any) -> list[int]:
+def batches(
+    db: Connection, log: Log, *, rows: int = 60, fragments: int = 1, **options: Any
+) -> list[int]:
     """Backfills a table as one task per fragment, and returns the sizes of the batches in order."""
     table = with_column(db, log.sizes(), rows=rows, fragments=fragments)
     assert table.backfill("y", task_size=ONE_TASK, **options).rows_computed == rows
@@ -54,7 +56,9 @@ def with_blobs(db: Connection, log: Log, *, rows: int = 12) -> Table:
     def text(data: pa.Array) -> pa.Array:
         with open(path, "a", encoding="utf-8") as file:
             file.write(f"{len(data)}\n")
-        return pa.array([None if value is None else value.decode() for value in data.to_pylist()], pa.string())
+        return pa.array(
+            [None if value is None else value.decode() for value in data.to_pylist()], pa.string()
+        )
 
     contents = [None if x == 5 else f"blob-{x:05}".encode() for x in range(rows)]
     schema = pa.schema([pa.field("x", pa.int64()), lance.blob.blob_field("data")])
@@ -96,7 +100,9 @@ def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
 @pytest.mark.long
 @pytest.mark.guarantee("T42")
 @pytest.mark.spark
-def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:
+def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(
+    db: Connection, log: Log, flag: str
+) -> None:
     table = with_column(db, dying(log, 13, flag), rows=20, fragments=1)
     Path(flag).touch()
     result = table.backfill("y", task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0)
@@ -136,7 +142,9 @@ def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None
     assert (result.status, result.rows_computed) == ("DONE", 40)
     assert table.list_jobs() == []
     job_files = [
-        path for path in (Path(table.uri) / "_lance_spark").rglob("*") if path.is_file() and "job" in str(path)
+        path
+        for path in (Path(table.uri) / "_lance_spark").rglob("*")
+        if path.is_file() and "job" in str(path)
     ]
     assert job_files == []
 
@@ -159,7 +167,9 @@ def test_another_strategy_is_refused(db: Connection, log: Log) -> None:
 
 @pytest.mark.guarantee("T46")
 @pytest.mark.parametrize("strategy", ["auto", "range"])
-def test_a_strategy_does_not_depend_on_the_scheme(spark: SparkSession, tmp_path: Path, log: Log, strategy: Any) -> None:
+def test_a_strategy_does_not_depend_on_the_scheme(
+    spark: SparkSession, tmp_path: Path, log: Log, strategy: Any
+) -> None:
     table = with_blobs(lance_spark.connect(f"file-object-store://{tmp_path}/store", spark), log)
     table.backfill("y", blob_read_strategy=strategy)
     assert values(table) == TEXTS
@@ -170,7 +180,9 @@ def test_the_buffer_bounds_the_bytes_of_a_batch(db: Connection, log: Log) -> Non
     table = with_blobs(db, log)
     table.backfill("y", blob_read_buffer_size=30, task_size=ONE_TASK)
     assert values(table) == TEXTS
-    assert list(map(int, log.lines())) == [3, 4, 3, 2], "three blobs of ten bytes fit, and a NULL takes no bytes"
+    assert list(map(int, log.lines())) == [3, 4, 3, 2], (
+        "three blobs of ten bytes fit, and a NULL takes no bytes"
+    )
 
 
 @pytest.mark.guarantee("T47")
@@ -182,7 +194,9 @@ def test_a_blob_that_is_larger_than_the_buffer_comes_alone(db: Connection, log: 
 
 
 @pytest.mark.guarantee("T48")
-def test_the_environment_decides_about_the_buffer(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_decides_about_the_buffer(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = with_blobs(db, log)
     assert blob_buffer_of(None) == 512 << 20
     monkeypatch.setenv("LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE", "30")
@@ -216,7 +230,9 @@ def test_a_checkpoint_has_at_most_so_many_rows(db: Connection, log: Log) -> None
 def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(53, flag), rows=60, fragments=1)
     with flag_file(flag), pytest.raises(lance_spark.BackfillIncompleteError):
-        table.backfill("y", checkpoint_size=7, task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0)
+        table.backfill(
+            "y", checkpoint_size=7, task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0
+        )
     assert table.plan_backfill("y").rows_from_checkpoint == 49
     log.take()
     table.backfill("y", checkpoint_size=60, task_size=ONE_TASK)
@@ -224,10 +240,16 @@ def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, f
 
 
 @pytest.mark.guarantee("T81")
-def test_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connection, log: Log, flag: str) -> None:
+def test_smaller_checkpoints_show_progress_while_a_task_still_runs(
+    db: Connection, log: Log, flag: str
+) -> None:
     table = with_column(db, log.waiting(13, flag), rows=20, fragments=1)
     with flag_file(flag):
-        options: dict[str, Any] = {"min_checkpoint_size": 5, "checkpoint_size": 5, "task_size": ONE_TASK}
+        options: dict[str, Any] = {
+            "min_checkpoint_size": 5,
+            "checkpoint_size": 5,
+            "task_size": ONE_TASK,
+        }
         job = table.backfill_async("y", batch_checkpoint_flush_interval_seconds=0, **options)
         eventually(lambda: log.rows() == list(range(14)), 60)
         assert table.plan_backfill("y").rows_from_checkpoint == 10

@@ -40,6 +40,8 @@ def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf()})
     monkeypatch.setattr(Tags, "create", refuse)
-    with pytest.raises(TableUnwritableError, match=r"version 2 cannot be tagged .* the store said no. Check"):
+    with pytest.raises(
+        TableUnwritableError, match=r"version 2 cannot be tagged .* the store said no. Check"
+    ):
         table.backfill("v", protect_snapshot=True)
     assert lab.calls() == []

@@ -47,13 +47,17 @@ def make_blobs(path: str) -> None:
         pa.record_batch([range(first, first + 1000), [b"x" * BLOB_BYTES] * 1000], schema=schema)
         for first in range(0, ROWS, 1000)
     )
-    lance.write_dataset(parts, path, schema=schema, max_rows_per_file=ROWS, enable_stable_row_ids=True)
+    lance.write_dataset(
+        parts, path, schema=schema, max_rows_per_file=ROWS, enable_stable_row_ids=True
+    )
 
 
 @pytest.mark.long
 @pytest.mark.guarantee("T47")
 @pytest.mark.parametrize("buffer_mb", [64, 256])
-def test_the_buffer_bounds_the_memory_of_a_task(db: lance_spark.Connection, tmp_path: Path, buffer_mb: int) -> None:
+def test_the_buffer_bounds_the_memory_of_a_task(
+    db: lance_spark.Connection, tmp_path: Path, buffer_mb: int
+) -> None:
     make_blobs(str(tmp_path / "db" / "t.lance"))
     table = db.open_table("t")
     table.add_columns({"before": reset_udf(), "peak": peak_udf("b")})

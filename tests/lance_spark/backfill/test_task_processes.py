@@ -43,7 +43,12 @@ RunTask = Callable[[BackfillSpec, Task], Sequence[RangeOutcome]]
 
 
 def start(
-    spec: BackfillSpec, task: Task, *, python: str = sys.executable, folder: Path, variables: Mapping[str, str]
+    spec: BackfillSpec,
+    task: Task,
+    *,
+    python: str = sys.executable,
+    folder: Path,
+    variables: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     """Starts an attempt of a task in a process."""
     process = subprocess.Popen(
@@ -77,7 +82,9 @@ def first_task(run_task: RunTask) -> Iterator[None]:
     """Runs the first task of a job with a function, and the other tasks in this process."""
 
     class FirstTask(InlineScheduler):
-        def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
+        def run(
+            self, tasks: Sequence[Task], refresh_s: float
+        ) -> Generator[list[RangeOutcome], None, None]:
             yield [*run_task(self._spec, tasks[0])]
             yield from super().run(tasks[1:], refresh_s)
 
@@ -102,7 +109,10 @@ def table(orders: Orders) -> Table:
 
 def backfill(table: Table, run_task: RunTask) -> None:
     with first_task(run_task):
-        assert table.backfill("v", **SETTINGS, task_size=FRAGMENT_ROWS, commit_granularity=1).status == "DONE"
+        assert (
+            table.backfill("v", **SETTINGS, task_size=FRAGMENT_ROWS, commit_granularity=1).status
+            == "DONE"
+        )
 
 
 def assert_no_strays(table: Table) -> None:
@@ -161,7 +171,11 @@ def test_a_task_runs_in_another_environment_without_the_drivers_files(
     monkeypatch.setenv("TMPDIR", str(driver))
     make_environment(machine)
     modules = [f"{machine}/own.zip", *map(str, (SPARK_HOME / "python" / "lib").glob("*.zip"))]
-    variables = {"HOME": str(machine), "TMPDIR": str(machine), "PYTHONPATH": os.pathsep.join(modules)}
+    variables = {
+        "HOME": str(machine),
+        "TMPDIR": str(machine),
+        "PYTHONPATH": os.pathsep.join(modules),
+    }
 
     def run_elsewhere(spec: BackfillSpec, task: Task) -> list[RangeOutcome]:
         python = str(machine / "environment/bin/python")

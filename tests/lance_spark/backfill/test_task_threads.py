@@ -19,7 +19,11 @@ for cpus in (None, None, 2, 1, None):
     limit_task_threads(SimpleNamespace(num_cpus=cpus))
     print(os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS"))
 """
-    others = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    others = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    }
     # Without a JVM, the nearest ancestor that is no Python has the environment of a shell.
     command = ["env", "OMP_NUM_THREADS=1", sys.executable, "-c", script]
     shell = ["sh", "-c", '"$@"; exit', "sh", *command]

@@ -45,12 +45,18 @@ OUTPUTS: dict[str, tuple[pa.DataType, Callable[[int], object]]] = {
         pa.timestamp("us"),
         lambda i: dt.datetime(1969, 12, 31, 23, 59, 59, i, tzinfo=UTC).replace(tzinfo=None),
     ),
-    "timestamp with zone": (pa.timestamp("us", "UTC"), lambda i: dt.datetime(2262, 1, 1, tzinfo=UTC) + dt.timedelta(i)),
+    "timestamp with zone": (
+        pa.timestamp("us", "UTC"),
+        lambda i: dt.datetime(2262, 1, 1, tzinfo=UTC) + dt.timedelta(i),
+    ),
     "time": (pa.time64("us"), lambda i: dt.time(23, 59, i, 999_999)),
     "duration": (pa.duration("us"), lambda i: dt.timedelta(microseconds=-i)),
     "list": (pa.list_(pa.int64()), lambda i: [None if n == 1 else n for n in range(i)]),
     "large_list": (pa.large_list(pa.string()), lambda i: ["x"] * (i % 4)),
-    "list of lists": (pa.list_(pa.list_(pa.float32())), lambda i: [[0.5] * n for n in range(i % 3)]),
+    "list of lists": (
+        pa.list_(pa.list_(pa.float32())),
+        lambda i: [[0.5] * n for n in range(i % 3)],
+    ),
     "vector": (pa.list_(pa.float32(), 4), lambda i: [i / 2, 0.0, -1.0, i]),
     "vector of int8": (pa.list_(pa.int8(), 3), lambda i: [i, -i, 0]),
     "struct": (STRUCT, lambda i: {"a": i, "b": None if i % 2 else f"b{i}"}),
@@ -70,7 +76,9 @@ NEEDS_22 = {"map", "struct with a map"}
 
 
 def ids(db: Connection, version: str = "2.1", *, rows: int = ROWS) -> Table:
-    table = db.create_table("t", pa.table({"id": pa.array(range(rows // 2), pa.int64())}), data_storage_version=version)
+    table = db.create_table(
+        "t", pa.table({"id": pa.array(range(rows // 2), pa.int64())}), data_storage_version=version
+    )
     table.add(pa.table({"id": pa.array(range(rows // 2, rows), pa.int64())}))
     return table
 
@@ -105,7 +113,9 @@ def test_every_type_that_a_udf_returns_is_stored_and_read_back(db: Connection, v
         assert result.rows_computed == ROWS, name
         assert table.schema.field(name).type == OUTPUTS[name][0]
         assert column(table, name) == expected(OUTPUTS[name][1]), name
-        assert table.backfill(name).rows_computed == 0, f"{name}: rows computed as NULL are called again"
+        assert table.backfill(name).rows_computed == 0, (
+            f"{name}: rows computed as NULL are called again"
+        )
 
 
 @pytest.mark.parametrize("name", sorted(OUTPUTS))
@@ -182,15 +192,27 @@ def inputs() -> pa.Table:
     return pa.table(
         {
             "word": pa.array([None if i == 5 else f"w{i % 3}" for i in n]).dictionary_encode(),
-            "tags": pa.array([None if i == 5 else [f"t{k}" for k in range(i % 4)] for i in n], pa.list_(pa.string())),
-            "numbers": pa.array([None if i == 5 else [float(i)] * (i % 4) for i in n], pa.list_(pa.float64())),
-            "vector": pa.array([None if i == 5 else [i, i + 1] for i in n], pa.list_(pa.float32(), 2)),
+            "tags": pa.array(
+                [None if i == 5 else [f"t{k}" for k in range(i % 4)] for i in n],
+                pa.list_(pa.string()),
+            ),
+            "numbers": pa.array(
+                [None if i == 5 else [float(i)] * (i % 4) for i in n], pa.list_(pa.float64())
+            ),
+            "vector": pa.array(
+                [None if i == 5 else [i, i + 1] for i in n], pa.list_(pa.float32(), 2)
+            ),
             "pair": pa.array([None if i == 5 else {"a": i, "b": f"b{i}"} for i in n], STRUCT),
             "when": pa.array(
-                [None if i == 5 else dt.datetime(2020, 1, 1 + i, tzinfo=UTC).replace(tzinfo=None) for i in n],
+                [
+                    None if i == 5 else dt.datetime(2020, 1, 1 + i, tzinfo=UTC).replace(tzinfo=None)
+                    for i in n
+                ],
                 pa.timestamp("us"),
             ),
-            "price": pa.array([None if i == 5 else decimal.Decimal(i) / 4 for i in n], pa.decimal128(9, 2)),
+            "price": pa.array(
+                [None if i == 5 else decimal.Decimal(i) / 4 for i in n], pa.decimal128(9, 2)
+            ),
             "data": pa.array([None if i == 5 else bytes([i]) for i in n], pa.binary()),
             "flag": pa.array([None if i == 5 else i % 2 == 0 for i in n]),
         }
@@ -255,7 +277,8 @@ def blob_table(db: Connection, version: str) -> Table:
     else:
         field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
         data = pa.table(
-            [range(ROWS), pa.array(values, pa.large_binary())], schema=pa.schema([("id", pa.int64()), field])
+            [range(ROWS), pa.array(values, pa.large_binary())],
+            schema=pa.schema([("id", pa.int64()), field]),
         )
     return db.create_table("t", data, data_storage_version=version)
 
@@ -280,7 +303,9 @@ def test_blobs_arrive_as_bytes_as_files_and_as_arrow(db: Connection, version: st
 
     @udf(data_type=pa.int64())
     def by_arrow(b: pa.Array) -> pa.Array:
-        return pa.array([-1 if v is None else len(v) * 10 + (v[0] if v else 0) for v in b.to_pylist()])
+        return pa.array(
+            [-1 if v is None else len(v) * 10 + (v[0] if v else 0) for v in b.to_pylist()]
+        )
 
     udfs = {"by_bytes": by_bytes, "by_file": by_file, "by_arrow": by_arrow}
     table.add_columns(udfs)
@@ -350,8 +375,12 @@ def test_every_kind_of_udf_computes_the_same(db: Connection):
     table.add_columns(all_kinds)  # type: ignore[arg-type]
     for name in all_kinds:
         for where in ("id < 5", None):
-            table.backfill(name, where=where, task_size=4, checkpoint_size=2, intra_applier_concurrency=2)
-        assert table.count_rows(f"{name if name != 'lambda' else '`lambda`'} = id * 2") == ROWS - 2, name
+            table.backfill(
+                name, where=where, task_size=4, checkpoint_size=2, intra_applier_concurrency=2
+            )
+        assert (
+            table.count_rows(f"{name if name != 'lambda' else '`lambda`'} = id * 2") == ROWS - 2
+        ), name
         assert table.backfill(name).rows_computed == 0
 
 
@@ -370,7 +399,9 @@ def test_a_udf_over_batches_gets_the_columns_of_its_registration_without_its_own
     assert set(column(table)) <= {"id,renamed", "id,other"} and table.count_rows("x IS NULL") == 0
 
 
-def test_a_class_is_constructed_and_set_up_once_per_process_however_many_batches(db: Connection, tmp_path: Path):
+def test_a_class_is_constructed_and_set_up_once_per_process_however_many_batches(
+    db: Connection, tmp_path: Path
+):
     log = str(tmp_path / "log")
 
     @udf(data_type=pa.int64())

@@ -48,8 +48,12 @@ def clean_up(uri: str, **more: Any) -> None:
 def rewrite(uri: str, **columns: dict[int, int]) -> None:
     """Writes columns of some rows in place."""
     ids = next(iter(columns.values()))
-    source = pa.table({"id": list(ids), **{name: list(cells.values()) for name, cells in columns.items()}})
-    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    source = pa.table(
+        {"id": list(ids), **{name: list(cells.values()) for name, cells in columns.items()}}
+    )
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
 
 
 def write_dataframe(uri: str) -> None:
@@ -69,7 +73,9 @@ def merge_rows(uri: str) -> None:
     """Replaces all rows, with other inputs and values."""
     cells = pa.array(range(ROWS), pa.int64())
     negative = pa.array([-1 - i for i in range(ROWS)], pa.int64())
-    source = pa.table({"id": cells, "x": pa.array(range(500, 500 + ROWS), pa.int64()), "y": cells, "v": negative})
+    source = pa.table(
+        {"id": cells, "x": pa.array(range(500, 500 + ROWS), pa.int64()), "y": cells, "v": negative}
+    )
     lance.dataset(uri).merge_insert("id").when_matched_update_all().execute(source)
 
 
@@ -100,7 +106,9 @@ def check_stale(lab: InlineLab, table: Table, expected: list[int]) -> None:
     rows = {row["id"]: row for row in lance.dataset(lab.uri).to_table().to_pylist()}
     assert lab.calls() == sorted(rows[i]["x"] for i in expected)
     assert (result.rows_stale, planned(table).rows_stale) == (0, 0)
-    assert {i: row["v"] for i, row in rows.items()} == before | {i: rows[i]["x"] * 10 for i in expected}
+    assert {i: row["v"] for i, row in rows.items()} == before | {
+        i: rows[i]["x"] * 10 for i in expected
+    }
 
 
 @pytest.mark.sample(12)

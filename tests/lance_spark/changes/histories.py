@@ -70,19 +70,29 @@ class History:
         dataset, number = self.table.to_lance(), next(self.numbers)
         some = self.data.draw(st.integers(0, 12))
         actions: dict[str, Callable[[], object]] = {
-            "append": lambda: self.table.add([{"id": number, "text": "new"}, {"id": number + 10_000, "text": "new"}]),
-            "update": lambda: dataset.update({"text": f"'changed {number}'"}, where=f"id % 5 = {some % 5}"),
+            "append": lambda: self.table.add(
+                [{"id": number, "text": "new"}, {"id": number + 10_000, "text": "new"}]
+            ),
+            "update": lambda: dataset.update(
+                {"text": f"'changed {number}'"}, where=f"id % 5 = {some % 5}"
+            ),
             "delete": lambda: dataset.delete(f"id = {some}"),
             "compact": dataset.optimize.compact_files,
-            "restore": lambda: self.table.restore(self.data.draw(st.integers(self.begin, self.table.version))),
+            "restore": lambda: self.table.restore(
+                self.data.draw(st.integers(self.begin, self.table.version))
+            ),
             "in place": lambda: self._rewrite(dataset, some, f"in place {number}"),
             "unseen": lambda: update_unseen(dataset, f"unseen {number}", some),
             "add": lambda: dataset.add_columns({f"c{number}": "id * 2"}),
             "null column": lambda: dataset.add_columns(pa.schema([("later", pa.string())])),
             "drop": lambda: dataset.drop_columns([dataset.schema.names[-1]]),
-            "rename": lambda: dataset.alter_columns({"path": dataset.schema.names[-1], "name": f"r{number}"}),
+            "rename": lambda: dataset.alter_columns(
+                {"path": dataset.schema.names[-1], "name": f"r{number}"}
+            ),
             "swap": lambda: swap_names(dataset, *dataset.schema.names[-2:]),
-            "widen": lambda: dataset.alter_columns({"path": "id", "data_type": pa.int32() if some % 2 else pa.int64()}),
+            "widen": lambda: dataset.alter_columns(
+                {"path": "id", "data_type": pa.int32() if some % 2 else pa.int64()}
+            ),
             "index": lambda: dataset.create_scalar_index("text", "BTREE", replace=True),
             "merge": lambda: self._merge(dataset, some, number),
             "backfill": lambda: self._backfill(number),
@@ -93,24 +103,36 @@ class History:
             return
         if step in ("drop", "rename") and len(dataset.schema.names) < 3:
             return
-        if step == "swap" and (len(dataset.schema) < 4 or dataset.schema.types[-1] != dataset.schema.types[-2]):
+        if step == "swap" and (
+            len(dataset.schema) < 4 or dataset.schema.types[-1] != dataset.schema.types[-2]
+        ):
             return
         actions[step]()
 
     def _rewrite(self, dataset: lance.LanceDataset, some: int, text: str) -> None:
         if len(dataset.schema) > 2:  # Lance rewrites some columns in place, and not all
-            new = pa.table({"id": pa.array([some], dataset.schema.field("id").type), "text": [text]})
-            dataset.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(new)
+            new = pa.table(
+                {"id": pa.array([some], dataset.schema.field("id").type), "text": [text]}
+            )
+            dataset.merge_insert("id").when_matched_update_all().write_mode(
+                "rewrite_columns"
+            ).execute(new)
 
     def _merge(self, dataset: lance.LanceDataset, some: int, number: int) -> None:
         ids = pa.array([some, number], dataset.schema.field("id").type)
         new = pa.table({"id": ids, "text": [f"merged {number}"] * 2})
         if len(dataset.schema) == 2:
-            dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(new)
+            dataset.merge_insert(
+                "id"
+            ).when_matched_update_all().when_not_matched_insert_all().execute(new)
 
     def _backfill(self, number: int) -> None:
         reader = self.table._query_spark().read.format("lance").option("with_row_address", "true")
-        frame = reader.load(self.table.uri).where("id % 3 = 0").selectExpr("_rowaddr", f"id + {number} AS filled")
+        frame = (
+            reader.load(self.table.uri)
+            .where("id % 3 = 0")
+            .selectExpr("_rowaddr", f"id + {number} AS filled")
+        )
         frame.write.format("lance").mode("append").option("mode", "backfill").save(self.table.uri)
 
     def _branch(self, number: int) -> None:
@@ -118,11 +140,25 @@ class History:
         self.begin = self.table.version
 
     def expected(
-        self, first: int, last: int, columns: list[str], keep: Callable[[dict[str, Any]], bool], *, net: bool = False
+        self,
+        first: int,
+        last: int,
+        columns: list[str],
+        keep: Callable[[dict[str, Any]], bool],
+        *,
+        net: bool = False,
     ) -> Counter[Change]:
         """Returns the changes by a comparison by row id and value."""
-        pairs = [(first - 1, last)] if net else [(version - 1, version) for version in range(first, last + 1)]
-        return Counter(change for before, after in pairs for change in self._compare(before, after, columns, keep))
+        pairs = (
+            [(first - 1, last)]
+            if net
+            else [(version - 1, version) for version in range(first, last + 1)]
+        )
+        return Counter(
+            change
+            for before, after in pairs
+            for change in self._compare(before, after, columns, keep)
+        )
 
     def _compare(
         self, before: int, after: int, columns: list[str], keep: Callable[[dict[str, Any]], bool]
@@ -161,7 +197,9 @@ def update_unseen(dataset: lance.LanceDataset, text: str, id: int) -> None:
         if rows.num_rows:
             new = pa.table({"_rowid": rows["_rowid"], "text": [text]})
             changed, fields = fragment.update_columns(new, left_on="_rowid", right_on="_rowid")
-            operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+            operation = lance.LanceOperation.Update(
+                updated_fragments=[changed], fields_modified=fields
+            )
             lance.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
             return
 
@@ -169,5 +207,6 @@ def update_unseen(dataset: lance.LanceDataset, text: str, id: int) -> None:
 def changes_in(frame: DataFrame, columns: list[str]) -> Counter[Change]:
     """Returns the changes in a feed."""
     return Counter(
-        (row["_commit_version"], row["_change_type"], tuple(row[name] for name in columns)) for row in frame.collect()
+        (row["_commit_version"], row["_change_type"], tuple(row[name] for name in columns))
+        for row in frame.collect()
     )

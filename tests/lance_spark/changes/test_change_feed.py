@@ -37,7 +37,9 @@ def read(spark: SparkSession, table: Table, **options: object) -> DataFrame:
 
 def kinds(frame: DataFrame) -> list[tuple[int, str, int]]:
     """Returns the changes as version, change type and id."""
-    return sorted((row["_commit_version"], row["_change_type"], row["id"]) for row in frame.collect())
+    return sorted(
+        (row["_commit_version"], row["_change_type"], row["id"]) for row in frame.collect()
+    )
 
 
 def check(history: History, data: st.DataObject) -> None:
@@ -47,14 +49,18 @@ def check(history: History, data: st.DataObject) -> None:
     first = data.draw(st.integers(history.begin, last))
     columns = table.to_lance().checkout_version(last).schema.names
     everything = lambda row: True  # noqa: E731
-    assert changes_in(table.changes(first, last), columns) == history.expected(first, last, columns, everything)
+    assert changes_in(table.changes(first, last), columns) == history.expected(
+        first, last, columns, everything
+    )
     net = changes_in(table.changes(first, last, columns=["text"], net=True), ["text"])
     assert net == history.expected(first, last, ["text"], everything, net=True)
 
     def even(row: dict[str, Any]) -> bool:
         return bool(row["id"] % 2 == 0 or "changed" in row["text"])
 
-    frame = table.changes(first, last, columns=["id", "text"], filter="id % 2 = 0 OR text LIKE '%changed%'")
+    frame = table.changes(
+        first, last, columns=["id", "text"], filter="id % 2 = 0 OR text LIKE '%changed%'"
+    )
     assert changes_in(frame, ["id", "text"]) == history.expected(first, last, ["id", "text"], even)
 
 
@@ -62,13 +68,18 @@ def check(history: History, data: st.DataObject) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.sampled_from(STEPS), min_size=3, max_size=12), st.data())
 def test_a_feed_of_a_long_history_equals_a_comparison_by_row_id_and_value(
-    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: SparkSession,
+    steps: list[str],
+    data: st.DataObject,
 ) -> None:
     db = lance_spark.connect(str(tmp_path_factory.mktemp("feed")), spark, progress=False)
     check(History.of(db, data, steps), data)
 
 
-def test_each_version_has_its_changes_and_what_changes_no_value_has_none(table: Table, spark: SparkSession) -> None:
+def test_each_version_has_its_changes_and_what_changes_no_value_has_none(
+    table: Table, spark: SparkSession
+) -> None:
     first = table.version + 1
     table.update("id = 3", values={"text": "three"})
     table.delete("id = 4")
@@ -94,16 +105,26 @@ def test_each_version_has_its_changes_and_what_changes_no_value_has_none(table: 
     assert table.changes(first + 4).where("double IS NOT NULL").count() == 30
 
 
-def test_a_renamed_swapped_or_recreated_column_has_other_values_in_equal_files(db: Connection) -> None:
+def test_a_renamed_swapped_or_recreated_column_has_other_values_in_equal_files(
+    db: Connection,
+) -> None:
     table = db.create_table("names", pa.table({"id": [1, 2], "a": ["x", "y"], "b": ["u", "v"]}))
     first = table.version
 
     def updates(columns: list[str], since: int) -> set[tuple[Any, ...]]:
         rows = table.changes(since, columns=columns, net=True).collect()
-        return {(row._change_type.removeprefix("update_"), *(row[name] for name in columns)) for row in rows}
+        return {
+            (row._change_type.removeprefix("update_"), *(row[name] for name in columns))
+            for row in rows
+        }
 
     swap_names(table.to_lance(), "a", "b")
-    swapped = {("preimage", "x", "u"), ("preimage", "y", "v"), ("postimage", "u", "x"), ("postimage", "v", "y")}
+    swapped = {
+        ("preimage", "x", "u"),
+        ("preimage", "y", "v"),
+        ("postimage", "u", "x"),
+        ("postimage", "v", "y"),
+    }
     assert updates(["a", "b"], first + 1) == swapped
     assert table.diff(first).updated.count() == 2
     renamed = table.version + 1
@@ -111,7 +132,11 @@ def test_a_renamed_swapped_or_recreated_column_has_other_values_in_equal_files(d
     assert updates(["c"], renamed) == {("preimage", None), ("postimage", "x"), ("postimage", "y")}
     table.to_lance().drop_columns(["a"])
     table.to_lance().add_columns(pa.schema([("a", pa.string())]))
-    assert updates(["a"], renamed + 1) == {("preimage", "u"), ("preimage", "v"), ("postimage", None)}
+    assert updates(["a"], renamed + 1) == {
+        ("preimage", "u"),
+        ("preimage", "v"),
+        ("postimage", None),
+    }
 
 
 def test_bounds_and_times_select_versions(table: Table, spark: SparkSession) -> None:
@@ -121,11 +146,15 @@ def test_bounds_and_times_select_versions(table: Table, spark: SparkSession) -> 
     times = [version.timestamp for version in table.versions]
 
     def deleted(**options: object) -> list[int]:
-        return [number for _, kind, number in kinds(read(spark, table, **options)) if kind == "delete"]
+        return [
+            number for _, kind, number in kinds(read(spark, table, **options)) if kind == "delete"
+        ]
 
     assert deleted(startingVersion=first) == [1, 2]
     assert deleted(startingVersion=first + 1, startingBoundInclusive=False) == [2]
-    assert deleted(startingVersion=first, endingVersion=first + 2, endingBoundInclusive=False) == [1]
+    assert deleted(startingVersion=first, endingVersion=first + 2, endingBoundInclusive=False) == [
+        1
+    ]
     assert deleted(startingTimestamp=times[first].isoformat()) == [1, 2]
     assert deleted(startingTimestamp=(times[first] + timedelta(microseconds=1)).isoformat()) == [2]
     assert deleted(startingVersion=first, endingTimestamp=times[first].isoformat()) == [1]
@@ -153,7 +182,9 @@ def test_a_branch_has_a_feed_of_its_own(table: Table) -> None:
         table.changes(f"trial:{begin}")
 
 
-def test_a_version_that_was_cleaned_up_is_an_error_with_the_way_to_continue(table: Table, spark: SparkSession) -> None:
+def test_a_version_that_was_cleaned_up_is_an_error_with_the_way_to_continue(
+    table: Table, spark: SparkSession
+) -> None:
     table.delete("id = 1")
     table.delete("id = 2")
     last = table.version
@@ -168,11 +199,18 @@ def test_without_stable_row_ids_only_appends_have_changes(db: Connection) -> Non
     table = make_table(db, "plain", fragments=2, rows=2, enable_stable_row_ids=False)
     table.to_lance().optimize.compact_files()
     last = table.version
-    assert kinds(table.changes(1)) == [(1, "insert", 0), (1, "insert", 1), (2, "insert", 2), (2, "insert", 3)]
+    assert kinds(table.changes(1)) == [
+        (1, "insert", 0),
+        (1, "insert", 1),
+        (2, "insert", 2),
+        (2, "insert", 3),
+    ]
     table.to_lance().add_columns({"double": "id * 2"})
     assert table.changes(last, columns=["id"]).count() == 0
     table.to_lance().delete("id = 1")
-    with pytest.raises(PySparkException, match=r"ChangeFeedError.*Delete.*enable_stable_row_ids=True"):
+    with pytest.raises(
+        PySparkException, match=r"ChangeFeedError.*Delete.*enable_stable_row_ids=True"
+    ):
         table.changes(last, columns=["id"]).collect()
 
 
@@ -195,7 +233,11 @@ def test_wrong_requests_of_changes_are_refused(table: Table, spark: SparkSession
     ]:
         with pytest.raises(PySparkException, match=f"OptionError.*{text}"):
             read(spark, table, **options)
-    for options in ({}, {"startingVersion": "latest"}, {"startingVersion": "1", "maxRowsPerTrigger": "3"}):
+    for options in (
+        {},
+        {"startingVersion": "latest"},
+        {"startingVersion": "1", "maxRowsPerTrigger": "3"},
+    ):
         with pytest.raises(PySparkException, match=r"OptionError.*(startingVersion|readStream)"):
             read(spark, table, **options).collect()
     with pytest.raises(PySparkException, match=r"OptionError.*true beside startingVersion"):
@@ -218,7 +260,9 @@ def test_blobs_and_dates_of_a_feed_are_values(db: Connection) -> None:
             ("at", pa.timestamp("us", "UTC")),
         ]
     )
-    table = db.create_table("blobs", pa.table({"id": [1, 2], "b": [b"one", None], "at": [moment, None]}, schema=schema))
+    table = db.create_table(
+        "blobs", pa.table({"id": [1, 2], "b": [b"one", None], "at": [moment, None]}, schema=schema)
+    )
     rows = table.changes(1, columns=["id", "b", "at"]).orderBy("id").collect()
     assert [(row.id, row.b and bytes(row.b)) for row in rows] == [(1, b"one"), (2, None)]
     assert rows[0]["at"].astimezone(UTC) == moment

@@ -81,7 +81,11 @@ class Lab:
     @staticmethod
     def of(db: Connection, folder: Path, **options: Any) -> Lab:
         """Makes the table with two fragments of ten rows."""
-        table, flag, update = make_table(db, fragments=2, **options), str(folder / "repaired"), str(folder / "update")
+        table, flag, update = (
+            make_table(db, fragments=2, **options),
+            str(folder / "repaired"),
+            str(folder / "update"),
+        )
         uri = table.uri
 
         def compute(id: int) -> int | None:
@@ -91,7 +95,9 @@ class Lab:
                 raise ValueError("broken")
             return None if id % 4 == 0 else id
 
-        table.add_columns({"v": udf(compute, data_type=pa.int64(), version="1", on_error=skip_on_error())})
+        table.add_columns(
+            {"v": udf(compute, data_type=pa.int64(), version="1", on_error=skip_on_error())}
+        )
         return Lab(table, Path(flag), Path(update))
 
     def fill(self, where: str | None = None, **options: Any) -> None:
@@ -102,7 +108,9 @@ class Lab:
             assert not self.repaired.exists()
 
 
-def test_a_row_comes_once_with_its_value_or_as_computed_null(db: Connection, tmp_path: Path) -> None:
+def test_a_row_comes_once_with_its_value_or_as_computed_null(
+    db: Connection, tmp_path: Path
+) -> None:
     lab = Lab.of(db, tmp_path)
     stream = ReadyStream(lab.table)
     assert not stream.read()
@@ -122,10 +130,14 @@ def test_a_row_comes_once_with_its_value_or_as_computed_null(db: Connection, tmp
     assert not stream.read()
     # A new stream begins with the ready rows; those computed as NULL before a compaction are missing.
     ready = ReadyStream(lab.table).read()
-    assert ready == Counter(set(ready)) and {*range(21), 24, 25} - {0, 4, 8, 12, 16, 20} <= set(ready)
+    assert ready == Counter(set(ready)) and {*range(21), 24, 25} - {0, 4, 8, 12, 16, 20} <= set(
+        ready
+    )
 
 
-def test_a_computed_null_comes_once_if_an_update_moves_its_row(db: Connection, tmp_path: Path) -> None:
+def test_a_computed_null_comes_once_if_an_update_moves_its_row(
+    db: Connection, tmp_path: Path
+) -> None:
     lab = Lab.of(db, tmp_path)
     stream = ReadyStream(lab.table)
     lab.fill("id < 5")
@@ -181,8 +193,13 @@ def test_only_marks_of_this_kind_make_a_null_ready(db: Connection, tmp_path: Pat
     lab.fill()
     expected = Counter({*range(20)} - {7, 17})
     assert ReadyStream(lab.table, {"ready_columns": "v", "columns": "id"}).read() == expected
-    assert ReadyStream(lab.table, {"ready_columns": "v", "filter": "id < 9"}).read() == Counter({*range(9)} - {7})
-    assert ReadyStream(lab.table, {"ready_columns": "v", "startingversion": "latest"}).read() == Counter()
+    assert ReadyStream(lab.table, {"ready_columns": "v", "filter": "id < 9"}).read() == Counter(
+        {*range(9)} - {7}
+    )
+    assert (
+        ReadyStream(lab.table, {"ready_columns": "v", "startingversion": "latest"}).read()
+        == Counter()
+    )
     lab.table.to_lance().update({"v": "NULL"}, where="id = 5")
     assert ReadyStream(lab.table).read() == expected - Counter([5])
     damaged = {MARKS_KEY.encode(): json.dumps({"rows": "x", "new": "x"}).encode()}
@@ -299,4 +316,7 @@ def test_each_row_of_a_random_history_comes_once(
     for row, version in first_valued(lab.table):
         # The row comes with the first read after the version of its value.
         expected = next((end for end, _ in reads if end >= version), None)
-        assert ends.get(row) == expected or row not in values_of(lab.table.to_lance()), (row, version)
+        assert ends.get(row) == expected or row not in values_of(lab.table.to_lance()), (
+            row,
+            version,
+        )

@@ -34,7 +34,9 @@ def limited(table: Table, **options: str) -> Any:
     return make_stream_reader(texts, open_changes(texts)[1])
 
 
-def rows_of(stream: ChangeStream, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+def rows_of(
+    stream: ChangeStream, start: dict[str, Any], end: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Returns the rows of a micro-batch, whose offsets Spark stores as JSON."""
     start, end = (json.loads(json.dumps(offset)) for offset in (start, end))
     batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
@@ -50,7 +52,9 @@ def offsets_of(stream: Any, limit: Any) -> Iterator[dict[str, Any]]:
         offset = end
 
 
-def test_a_stream_of_spark_4_1_reads_each_version_and_notices_a_table_created_again(db: Connection) -> None:
+def test_a_stream_of_spark_4_1_reads_each_version_and_notices_a_table_created_again(
+    db: Connection,
+) -> None:
     table = db.create_table("plain", pa.table({"id": [1, 2]}))
     stream = unlimited(table)
     start, end = stream.initialOffset(), stream.latestOffset()
@@ -61,13 +65,17 @@ def test_a_stream_of_spark_4_1_reads_each_version_and_notices_a_table_created_ag
     assert [row["id"] for row in rows_of(stream, end, later)] == [3]
     shutil.rmtree(table.uri)
     for number in range(4):
-        lance.write_dataset(pa.table({"id": [number]}), table.uri, mode="append", enable_stable_row_ids=True)
+        lance.write_dataset(
+            pa.table({"id": [number]}), table.uri, mode="append", enable_stable_row_ids=True
+        )
     for reader in (stream, unlimited(table)):
         with pytest.raises(ChangeFeedError, match=r"was created again.*another checkpointLocation"):
             reader.partitions(later, reader.latestOffset())
 
 
-@pytest.mark.parametrize("options", [{}, {"startingversion": "latest"}, {"startingversion": "1"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"startingversion": "latest"}, {"startingversion": "1"}], ids=str
+)
 @pytest.mark.parametrize("release", ["4.1", "4.2"])
 def test_a_query_that_died_in_its_first_micro_batch_repeats_it(
     db: Connection, release: str, options: dict[str, str]
@@ -87,7 +95,9 @@ def test_a_query_that_died_in_its_first_micro_batch_repeats_it(
         table.add([{"id": 3}])
         end = dead.latestOffset(start, ReadAllAvailable())
     rows = rows_of(dead, start, end)
-    assert sorted(row["id"] for row in rows) == ([3] if options.get("startingversion") == "latest" else [1, 2, 3])
+    assert sorted(row["id"] for row in rows) == (
+        [3] if options.get("startingversion") == "latest" else [1, 2, 3]
+    )
     table.add([{"id": 4}])
     table.add([{"id": 5}])
     reader = unlimited(table, **options) if release == "4.1" else limited(table, **options)
@@ -100,7 +110,9 @@ def test_names_of_the_change_feed_are_plain_columns_of_a_stream_of_new_rows(db: 
     assert rows_of(stream, stream.initialOffset(), stream.latestOffset()) == [row]
 
 
-def test_a_stream_continues_in_the_middle_of_a_version_with_other_columns(db: Connection, table: Table) -> None:
+def test_a_stream_continues_in_the_middle_of_a_version_with_other_columns(
+    db: Connection, table: Table
+) -> None:
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
     first = table.version
@@ -120,7 +132,9 @@ def test_a_stream_continues_in_the_middle_of_a_version_with_other_columns(db: Co
             assert sorted(row["id"] for row in [*some, *rest]) == everything
 
 
-def test_each_version_of_a_stream_is_opened_once(db: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_version_of_a_stream_is_opened_once(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
     table = db.create_table("many", pa.table({"id": [1]}))
@@ -129,12 +143,17 @@ def test_each_version_of_a_stream_is_opened_once(db: Connection, monkeypatch: py
     opened: list[int | None] = []
     open_version = lance_spark.dataset._open
 
-    def count(uri: str, branch: str | None, version: int | None, storage_options: Any) -> lance.LanceDataset:
+    def count(
+        uri: str, branch: str | None, version: int | None, storage_options: Any
+    ) -> lance.LanceDataset:
         opened.append(version)
         return open_version(uri, branch, version, storage_options)
 
     monkeypatch.setattr(lance_spark.dataset, "_open", count)
-    for limit, options in ((ReadAllAvailable(), {}), (ReadMaxRows(100), {"maxrowspertrigger": "100"})):
+    for limit, options in (
+        (ReadAllAvailable(), {}),
+        (ReadMaxRows(100), {"maxrowspertrigger": "100"}),
+    ):
         stream = limited(table, startingversion="2", **options)
         start = stream.initialOffset()
         opened.clear()

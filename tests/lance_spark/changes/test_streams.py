@@ -48,9 +48,13 @@ class Copy:
     def run(self) -> list[Row]:
         """Reads all available rows, and returns the rows of all runs."""
         reader = self.spark.readStream.options(**self.options)
-        stream = reader.table(self.name) if self.name else reader.format("lance").load(self.table.uri)
+        stream = (
+            reader.table(self.name) if self.name else reader.format("lance").load(self.table.uri)
+        )
         writer = stream.writeStream.format("parquet").trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(self.folder / "state")).start(str(self.folder / "copy"))
+        query = writer.option("checkpointLocation", str(self.folder / "state")).start(
+            str(self.folder / "copy")
+        )
         assert query.awaitTermination(120)
         self._keep(query)
         return self.spark.read.parquet(str(self.folder / "copy")).collect()
@@ -78,11 +82,15 @@ def ids(rows: list[Row]) -> list[int]:
 
 
 @pytest.mark.long
-def test_a_stream_reads_each_row_once_when_it_is_inserted(table: Table, copy: Callable[..., Copy]) -> None:
+def test_a_stream_reads_each_row_once_when_it_is_inserted(
+    table: Table, copy: Callable[..., Copy]
+) -> None:
     stream = copy(maxRowsPerTrigger=15)
     assert ids(stream.run()) == list(range(30))
     assert stream.batches == [10, 10, 10]
-    assert [(lag.version, lag.versions, lag.is_complete) for lag in stream.lag] == [(table.version, 0, True)]
+    assert [(lag.version, lag.versions, lag.is_complete) for lag in stream.lag] == [
+        (table.version, 0, True)
+    ]
     table.update("id = 3", values={"text": "three"})
     table.delete("id = 4")
     table.add([{"id": 100, "text": "late"}])
@@ -100,7 +108,9 @@ def test_a_stream_begins_at_a_version_or_a_time(table: Table, copy: Callable[...
     assert latest.run() == []
     assert ids(copy(startingVersion=1).run()) == list(range(30))
     assert ids(copy(startingVersion=last).run()) == list(range(20, 30))
-    assert ids(copy(startingVersion=last - 1, startingBoundInclusive=False).run()) == list(range(20, 30))
+    assert ids(copy(startingVersion=last - 1, startingBoundInclusive=False).run()) == list(
+        range(20, 30)
+    )
     assert ids(copy(startingTimestamp=times[1]).run()) == list(range(10, 30))
     table.add([{"id": 100, "text": "late"}])
     assert ids(latest.run()) == [100]
@@ -111,9 +121,20 @@ def test_limits_bound_each_micro_batch(table: Table, copy: Callable[..., Copy]) 
     for number in range(3):
         table.add([{"id": 100 + number, "text": "late"}])
     by_version = copy(startingVersion=1, maxVersionsPerTrigger=2)
-    assert ids(by_version.run()) == [*range(30), 100, 101, 102] and by_version.batches == [20, 11, 2]
+    assert ids(by_version.run()) == [*range(30), 100, 101, 102] and by_version.batches == [
+        20,
+        11,
+        2,
+    ]
     by_bytes = copy(maxBytesPerTrigger=1)
-    assert ids(by_bytes.run()) == [*range(30), 100, 101, 102] and by_bytes.batches == [10, 10, 10, 1, 1, 1]
+    assert ids(by_bytes.run()) == [*range(30), 100, 101, 102] and by_bytes.batches == [
+        10,
+        10,
+        10,
+        1,
+        1,
+        1,
+    ]
     by_default = copy()
     assert ids(by_default.run()) == [*range(30), 100, 101, 102] and by_default.batches == [33]
 
@@ -126,21 +147,34 @@ def test_columns_and_a_filter_of_a_stream(table: Table, copy: Callable[..., Copy
 
 
 @pytest.mark.long
-def test_a_stream_of_changes_equals_the_change_feed(table: Table, copy: Callable[..., Copy]) -> None:
+def test_a_stream_of_changes_equals_the_change_feed(
+    table: Table, copy: Callable[..., Copy]
+) -> None:
     first = table.version + 1
     stream = copy(change_feed=True, startingVersion=first, maxRowsPerTrigger=1, with_row_id=True)
     table.update("id = 3", values={"text": "three"})
     table.delete("id = 4")
     stream.run()
-    table.to_lance().merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(
+    table.to_lance().merge_insert(
+        "id"
+    ).when_matched_update_all().when_not_matched_insert_all().execute(
         pa.table({"id": [5, 200], "text": ["five", "new"]})
     )
     table.to_lance().optimize.compact_files()
     table.restore(first)
-    rows = Counter((row._commit_version, row._change_type, row.id, row.text) for row in stream.run())
+    rows = Counter(
+        (row._commit_version, row._change_type, row.id, row.text) for row in stream.run()
+    )
     feed = table.changes(first).collect()
-    assert rows == Counter((row._commit_version, row._change_type, row.id, row.text) for row in feed)
-    assert {kind for _, kind, _, _ in rows} == {"insert", "delete", "update_preimage", "update_postimage"}
+    assert rows == Counter(
+        (row._commit_version, row._change_type, row.id, row.text) for row in feed
+    )
+    assert {kind for _, kind, _, _ in rows} == {
+        "insert",
+        "delete",
+        "update_preimage",
+        "update_postimage",
+    }
 
 
 @pytest.mark.long
@@ -180,7 +214,9 @@ def create_again(table: Table) -> None:
     rows = table.to_lance().to_table()
     shutil.rmtree(table.uri)
     for _ in range(6):
-        lance_spark.connect(str(Path(table.uri).parent)).create_table("words", rows, mode="overwrite")
+        lance_spark.connect(str(Path(table.uri).parent)).create_table(
+            "words", rows, mode="overwrite"
+        )
 
 
 @pytest.mark.long
@@ -218,7 +254,9 @@ def test_a_stream_continues_without_a_dropped_column_after_a_restart(
 
 
 @pytest.mark.classic
-def test_a_stream_of_a_table_in_a_catalog(spark: SparkSession, table: Table, copy: Callable[..., Copy]) -> None:
+def test_a_stream_of_a_table_in_a_catalog(
+    spark: SparkSession, table: Table, copy: Callable[..., Copy]
+) -> None:
     lance_spark.catalog(spark, "streamed", str(Path(table.uri).parent))
     name = f"streamed.{table.name}"
     stream, latest = copy(name=name), copy(name=name, startingVersion="latest")
@@ -227,7 +265,9 @@ def test_a_stream_of_a_table_in_a_catalog(spark: SparkSession, table: Table, cop
     assert ids(stream.run()) == [*range(30), 100] and ids(latest.run()) == [100]
     feed = spark.read.option("change_feed", True).option("startingVersion", 1)
     for read in (copy(name=name, change_feed=True).run, feed.table(name).collect):
-        with pytest.raises(PySparkException, match=r"OptionError.*change_feed.*table of a catalog.*a read by path"):
+        with pytest.raises(
+            PySparkException, match=r"OptionError.*change_feed.*table of a catalog.*a read by path"
+        ):
             read()
 
 
@@ -244,7 +284,9 @@ def test_wrong_options_of_a_stream_are_refused(table: Table, copy: Callable[...,
             copy(**options).run()
     with pytest.raises(OptionError, match="after its first micro-batch"):
         stream_lag(None)
-    assert stream_lag({"sources": [{"endOffset": "5", "latestOffset": json.dumps({"rows": 5})}]}) == []
+    assert (
+        stream_lag({"sources": [{"endOffset": "5", "latestOffset": json.dumps({"rows": 5})}]}) == []
+    )
 
 
 @pytest.mark.long
@@ -256,30 +298,54 @@ def test_wrong_options_of_a_stream_are_refused(table: Table, copy: Callable[...,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 @given(
-    st.lists(st.sampled_from(sorted({*STEPS} - {"branch", "overwrite", "drop", "widen"})), min_size=2, max_size=6),
+    st.lists(
+        st.sampled_from(sorted({*STEPS} - {"branch", "overwrite", "drop", "widen"})),
+        min_size=2,
+        max_size=6,
+    ),
     st.data(),
 )
 def test_streams_over_a_random_history_give_each_change_once(
-    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: SparkSession,
+    steps: list[str],
+    data: st.DataObject,
 ) -> None:
     """With restarts between the commits, and limits of the micro-batches."""
     folder = tmp_path_factory.mktemp("stream")
     history = History.of(lance_spark.connect(str(folder), spark, progress=False), data, [])
     table, first = history.table, history.table.version
-    limits = data.draw(st.sampled_from([{}, {"maxRowsPerTrigger": "3"}, {"maxVersionsPerTrigger": "1"}]))
+    limits = data.draw(
+        st.sampled_from([{}, {"maxRowsPerTrigger": "3"}, {"maxVersionsPerTrigger": "1"}])
+    )
     options = {"columns": "id,text", **limits}
     rows = Copy(spark, table, folder / "rows", options)
-    changes = Copy(spark, table, folder / "changes", {**options, "change_feed": "true", "startingVersion": str(first)})
+    changes = Copy(
+        spark,
+        table,
+        folder / "changes",
+        {**options, "change_feed": "true", "startingVersion": str(first)},
+    )
     for step in steps:
         history.take(step)
         if data.draw(st.booleans()):
             rows.run()
             changes.run()
     expected = history.expected(first, table.version, ["id", "text"], lambda row: True)
-    copied = Counter((row._commit_version, row._change_type, (row.id, row.text)) for row in changes.run())
-    assert copied == expected == changes_in(table.changes(first, columns=["id", "text"]), ["id", "text"])
+    copied = Counter(
+        (row._commit_version, row._change_type, (row.id, row.text)) for row in changes.run()
+    )
+    assert (
+        copied
+        == expected
+        == changes_in(table.changes(first, columns=["id", "text"]), ["id", "text"])
+    )
     read_rows = Counter((row.id, row.text) for row in rows.run())
-    begin = int(json.loads((folder / "rows" / "state" / "offsets" / "0").read_text().splitlines()[-1])["version"])
+    begin = int(
+        json.loads((folder / "rows" / "state" / "offsets" / "0").read_text().splitlines()[-1])[
+            "version"
+        ]
+    )
     snapshot = Counter(history.rows(begin, ["id", "text"], lambda row: True).values())
     later = history.expected(begin + 1, table.version, ["id", "text"], lambda row: True)
     inserts: Counter[tuple[Any, ...]] = Counter()
@@ -301,5 +367,7 @@ def test_a_query_with_ready_columns_reads_a_row_when_it_is_computed(
     assert sorted(row.id for row in copy.run()) == list(range(5))
     table.backfill("odd")
     table.compact_files()
-    assert sorted((row.id, row.odd) for row in copy.run() if row.id % 2) == [(i, i) for i in range(1, 30, 2)]
+    assert sorted((row.id, row.odd) for row in copy.run() if row.id % 2) == [
+        (i, i) for i in range(1, 30, 2)
+    ]
     assert len(copy.run()) == 30 and sum(copy.batches) == 0

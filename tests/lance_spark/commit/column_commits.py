@@ -63,7 +63,9 @@ def stage(path: str, value: int) -> str:
     """Writes an unreferenced column file of one value."""
     schema = pa.schema([("v", pa.int64())])
     name = f"{uuid.uuid4().hex}.lance"
-    with LanceFileWriter(f"{path}/data/{name}", schema, version=lance.dataset(path).data_storage_version) as writer:
+    with LanceFileWriter(
+        f"{path}/data/{name}", schema, version=lance.dataset(path).data_storage_version
+    ) as writer:
         writer.write_batch(pa.record_batch([pa.array([value] * ROWS, pa.int64())], schema=schema))
     return name
 
@@ -101,7 +103,9 @@ def commit(
         change,
         job_id=job,
         stage=NoStage(path),
-        snapshot_fragments=frozenset(fragment_.fragment_id for fragment_ in dataset.get_fragments()),
+        snapshot_fragments=frozenset(
+            fragment_.fragment_id for fragment_ in dataset.get_fragments()
+        ),
         policy=CommitPolicy(**policy),
         history=history,
     )
@@ -109,10 +113,21 @@ def commit(
     return outcome.result
 
 
-def commit_elsewhere(path: str, fragment: int, name: str, job: str, *more: str) -> tuple[int, CommitResult | None]:
+def commit_elsewhere(
+    path: str, fragment: int, name: str, job: str, *more: str
+) -> tuple[int, CommitResult | None]:
     """Commits in another process, and returns its exit code and its report."""
     process = subprocess.run(
-        [sys.executable, "-m", "tests.lance_spark.commit.column_commits", path, str(fragment), name, job, *more],
+        [
+            sys.executable,
+            "-m",
+            "tests.lance_spark.commit.column_commits",
+            path,
+            str(fragment),
+            name,
+            job,
+            *more,
+        ],
         cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,

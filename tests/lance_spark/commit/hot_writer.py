@@ -34,7 +34,11 @@ def fill(path: str, number: int, rounds: int) -> dict[str, Any]:
     for last in range(rounds):
         version = lance.dataset(path).version
         job = Backfill(path, "c", LongType(), options={"input_columns": "id"}, version=version)
-        rows = [(address, value(key, last)) for address, key in snapshot_rows(path, version) if key in own]
+        rows = [
+            (address, value(key, last))
+            for address, key in snapshot_rows(path, version)
+            if key in own
+        ]
         messages = [job.task([job.batch(*zip(*rows, strict=True))])]
         began = time.monotonic()
         result = job.commit(*messages)
@@ -60,7 +64,10 @@ def compact(path: str) -> dict[str, Any]:
     while not stop.wait(0.1):
         try:
             compactions += (
-                lance.dataset(path).optimize.compact_files(target_rows_per_fragment=3 * ROWS).fragments_removed > 0
+                lance.dataset(path)
+                .optimize.compact_files(target_rows_per_fragment=3 * ROWS)
+                .fragments_removed
+                > 0
             )
         except OSError:
             lost += 1  # Lance gives up a compaction after a concurrent commit
@@ -73,7 +80,10 @@ def _main(kind: str, path: str, number: str, rounds: str) -> None:
     if kind == "compact":
         print(json.dumps(compact(path)), flush=True)
     else:
-        print(json.dumps({"fill": fill, "append": append}[kind](path, int(number), int(rounds))), flush=True)
+        print(
+            json.dumps({"fill": fill, "append": append}[kind](path, int(number), int(rounds))),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -52,12 +52,19 @@ def test_rounds_without_progress_are_bounded() -> None:
 def test_lost_races_are_not_counted_and_end_at_the_timeout() -> None:
     clock = SleepClock()
     rounds = clock.rounds(max_retries=0, timeout_s=1800)
-    tried = sum(1 for _ in itertools.takewhile(bool, (clock.attempt(rounds, race=True) for _ in range(10_000))))
+    tried = sum(
+        1
+        for _ in itertools.takewhile(
+            bool, (clock.attempt(rounds, race=True) for _ in range(10_000))
+        )
+    )
     assert tried > 50
     assert clock.now <= 1802
 
 
-def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     variable = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
     monkeypatch.delenv(variable, raising=False)
     assert CommitPolicy.of(None).max_retries == 10
@@ -69,8 +76,12 @@ def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(monke
         CommitPolicy.of(None)
 
 
-@pytest.mark.parametrize(("progress", "attempts"), [([], 3), ([True, False, True], 6), ([True] * 50, 53)])
-def test_an_outdated_evaluation_is_repeated_while_the_policy_allows(progress: list[bool], attempts: int) -> None:
+@pytest.mark.parametrize(
+    ("progress", "attempts"), [([], 3), ([True, False, True], 6), ([True] * 50, 53)]
+)
+def test_an_outdated_evaluation_is_repeated_while_the_policy_allows(
+    progress: list[bool], attempts: int
+) -> None:
     made: list[int] = []
 
     def evaluate(attempt: int) -> Outdated:
@@ -91,10 +102,14 @@ def test_attempts_with_progress_end_after_the_retries_and_the_timeout() -> None:
         return Outdated(error=OSError("outdated"), progress=True)
 
     with pytest.raises(OSError, match="outdated"):
-        evaluate_until_committed(evaluate, CommitPolicy(max_retries=2, timeout_s=0), subject="a statement")
+        evaluate_until_committed(
+            evaluate, CommitPolicy(max_retries=2, timeout_s=0), subject="a statement"
+        )
     assert made == [0, 1, 2]
 
 
 def test_a_committed_evaluation_ends_the_attempts() -> None:
     outcomes = [Outdated(error=OSError("outdated")), 7]
-    assert evaluate_until_committed(outcomes.__getitem__, CommitPolicy(), subject="a statement") == 7
+    assert (
+        evaluate_until_committed(outcomes.__getitem__, CommitPolicy(), subject="a statement") == 7
+    )

@@ -31,7 +31,14 @@ from lance_spark.errors import (
 from lance_spark.staging.data_files import delete_unnamed_files
 from tests.lance_spark.commit import column_commits
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 MOST = 1000
 """More failures than a commit has checks."""
@@ -112,14 +119,22 @@ def test_an_update_whose_version_was_cleaned_up_is_not_repeated(
 
 
 @pytest.mark.parametrize("times", [1, MOST])
-def test_a_compaction_keeps_its_files(tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_keeps_its_files(
+    tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = str(tmp_path / "t.lance")
-    lance.write_dataset(pa.table({"id": range(4)}), uri, max_rows_per_file=1, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"id": range(4)}), uri, max_rows_per_file=1, enable_stable_row_ids=True
+    )
     dataset = lance.dataset(uri)
     (task,) = Compaction.plan(dataset, {}).tasks
     part = Compacted(olds=tuple(task.fragments), rewrite=task.execute(dataset).json())
     commit = functools.partial(
-        commit_compacted, DatasetRef.at(uri), Basis.of(dataset), [part], missing=lambda _: frozenset()
+        commit_compacted,
+        DatasetRef.at(uri),
+        Basis.of(dataset),
+        [part],
+        missing=lambda _: frozenset(),
     )
     fail(monkeypatch, compaction_commit, "first_unknown", times)
     if times == 1:
@@ -176,7 +191,9 @@ def test_an_addition_of_columns_is_checked_or_unknown(
         if times == 1:
             job.commit(message)
         else:
-            with pytest.raises(CommitOutcomeUnknownError, match=r"'n' were added as all NULL.*Too many open files"):
+            with pytest.raises(
+                CommitOutcomeUnknownError, match=r"'n' were added as all NULL.*Too many open files"
+            ):
                 job.commit(message)
             assert set(column(path, "n").values()) == {None}
     if times > 1:
@@ -296,8 +313,14 @@ def test_a_failure_after_an_addition_without_an_answer_is_certain(
 
     monkeypatch.setattr(column_plan, "add_null_columns", add_without_answer)
     monkeypatch.setattr(column_commit, "attempt_commit", lose)
-    text = {"conflict": "'n'", "races": "Other writers kept committing", "failure": "failed before the commit"}[ending]
-    with pytest.raises(CommitConflictError if ending != "failure" else CommitError, match=text) as caught:
+    text = {
+        "conflict": "'n'",
+        "races": "Other writers kept committing",
+        "failure": "failed before the commit",
+    }[ending]
+    with pytest.raises(
+        CommitConflictError if ending != "failure" else CommitError, match=text
+    ) as caught:
         job.commit(message)
     assert not isinstance(caught.value, CommitOutcomeUnknownError)
     assert set(column(path, "n").values()) == {5 if ending == "conflict" else None}
@@ -348,7 +371,9 @@ def test_an_addition_of_columns_that_failed_needs_no_check_of_its_version(
     assert column(path, "n") == VALUES
 
 
-def act_beside_append(monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer: bool = False) -> None:
+def act_beside_append(
+    monkeypatch: pytest.MonkeyPatch, act: Any, *, loses_answer: bool = False
+) -> None:
     """Lets another writer act right before the first commit of an append, whose answer may be lost."""
     attempt, numbers = append_commit.attempt_commit, itertools.count()
 
@@ -374,9 +399,15 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return folder
 
 
-def test_an_append_that_a_second_look_takes_back_is_certain(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    act_beside_append(monkeypatch, lambda: lance.dataset(str(path)).drop_columns(["s"]), loses_answer=True)
-    with pytest.raises(CommitConflictError, match=r"Columns 's' were dropped.*Nothing was committed"):
+def test_an_append_that_a_second_look_takes_back_is_certain(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act_beside_append(
+        monkeypatch, lambda: lance.dataset(str(path)).drop_columns(["s"]), loses_answer=True
+    )
+    with pytest.raises(
+        CommitConflictError, match=r"Columns 's' were dropped.*Nothing was committed"
+    ):
         appends.write(path, 1)
     assert appends.ids_in(path) == [0]
 
@@ -398,7 +429,9 @@ def test_an_append_whose_table_is_dropped_during_the_check_makes_no_table(
     assert not list(path.glob("data/*"))
 
 
-def test_an_append_without_an_answer_makes_no_table_after_a_drop(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_without_an_answer_makes_no_table_after_a_drop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempt = append_commit.attempt_commit
 
     def attempt_then_drop(*arguments: Any, **more: Any) -> Any:

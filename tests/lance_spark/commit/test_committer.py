@@ -27,7 +27,12 @@ from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.rows import append_commit
 from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.int64())])
 _numbers = itertools.count()
@@ -42,12 +47,18 @@ def staged(path: str, *values: int) -> FragmentMetadata:
     """Writes rows (v, -v) as an unreferenced file."""
     name = f"staged-{next(_numbers)}.lance"
     writer = LanceFileSession(path).open_writer(f"data/{name}", schema=SCHEMA, version="2.1")
-    writer.write_batch(pa.record_batch([pa.array(values), pa.array([-v for v in values])], schema=SCHEMA))
+    writer.write_batch(
+        pa.record_batch([pa.array(values), pa.array([-v for v in values])], schema=SCHEMA)
+    )
     writer.close()
-    return FragmentMetadata(0, [DataFile(name, [0, 1], [0, 1], 2, 1, writer.size_bytes)], len(values))
+    return FragmentMetadata(
+        0, [DataFile(name, [0, 1], [0, 1], 2, 1, writer.size_bytes)], len(values)
+    )
 
 
-def rows(path: str, *values: int, mode: Any = "append", read_version: int | None = None) -> RowsToCommit:
+def rows(
+    path: str, *values: int, mode: Any = "append", read_version: int | None = None
+) -> RowsToCommit:
     return RowsToCommit(
         mode=mode,
         schema=SCHEMA,
@@ -69,7 +80,12 @@ def commit(path: str, change: RowsToCommit, job: str = "job", **policy: Any) -> 
 
 def test_an_append_creates_a_table_that_is_not_there(path: str) -> None:
     result = commit(path, rows(path, 1, 2))
-    assert (result.operation, result.version, result.rows, result.read_version) == ("create", 1, 2, None)
+    assert (result.operation, result.version, result.rows, result.read_version) == (
+        "create",
+        1,
+        2,
+        None,
+    )
     assert ids(path) == [1, 2] and lance.dataset(path).has_stable_row_ids
     assert last_commit(path) == result
     properties = lance.dataset(path).read_transaction(1).transaction_properties
@@ -198,7 +214,9 @@ def answers(monkeypatch: pytest.MonkeyPatch, *errors: Exception, after: bool = F
     monkeypatch.setattr(lance.LanceDataset, "commit", commit)
 
 
-def test_a_lost_reply_is_found_and_nothing_is_committed_twice(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_is_found_and_nothing_is_committed_twice(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(path, rows(path, 1), "one")
     answers(monkeypatch, OSError("connection reset by peer"), after=True)
     result = commit(path, rows(path, 2, read_version=1), "two")
@@ -206,13 +224,17 @@ def test_a_lost_reply_is_found_and_nothing_is_committed_twice(path: str, monkeyp
     assert ids(path) == [1, 2]
 
 
-def test_a_lost_reply_is_found_even_where_no_retry_is_allowed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_is_found_even_where_no_retry_is_allowed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(path, rows(path, 1), "one")
     answers(monkeypatch, OSError("connection reset by peer"), after=True)
     assert commit(path, rows(path, 2, read_version=1), "two", max_retries=0).version == 2
 
 
-def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(path, rows(path, 1), "one")
     answers(monkeypatch, *[OSError("Permission denied")] * 9)
     with pytest.raises(CommitError, match="Permission denied") as caught:
@@ -221,7 +243,9 @@ def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(path: str, m
     assert ids(path) == [1]
 
 
-def test_a_store_that_takes_no_more_ends_the_commit_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_takes_no_more_ends_the_commit_at_once(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Simulates a full disk by a limit on the size of files."""
     commit(path, rows(path, 1), "one")
     change = rows(path, 2, read_version=1)
@@ -246,7 +270,9 @@ def test_a_store_that_takes_no_more_ends_the_commit_at_once(path: str, monkeypat
     assert len(attempts) == 1 and ids(path) == [1]
 
 
-def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_even_looking_fails_the_outcome_is_unknown(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(path, rows(path, 1), "one")
     change = rows(path, 2, read_version=1)
     answers(monkeypatch, OSError("gone"))
@@ -263,7 +289,9 @@ def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch:
         commit(path, change, "two", max_retries=0)
 
 
-def test_conflicts_without_progress_end_with_a_retryable_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conflicts_without_progress_end_with_a_retryable_error(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit(path, rows(path, 1), "one")
     answers(monkeypatch, *[LanceConflict("preempted by a concurrent transaction")] * 99)
     with pytest.raises(CommitConflictError, match="gave up after 2 retries") as caught:
@@ -287,7 +315,9 @@ def test_pylance_still_says_a_lost_race_as_it_is_recognised(path: str) -> None:
     commit(path, rows(path, 2), "two")
     base = lance.dataset(path, version=1)
     operation = lance.LanceOperation.Overwrite(SCHEMA, [staged(path, 3)])
-    outcome = append_commit.attempt_commit(base, operation, read_version=1, properties={}, storage_options={})
+    outcome = append_commit.attempt_commit(
+        base, operation, read_version=1, properties={}, storage_options={}
+    )
     assert isinstance(outcome, Lost) and outcome.race
 
 

@@ -21,7 +21,9 @@ def test_the_checks_after_a_commit_wait_for_each_other_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = f"file-object-store://{tmp_path}/t.lance"
-    lance.write_dataset(pa.table({"id": range(4)}), uri, max_rows_per_file=1, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"id": range(4)}), uri, max_rows_per_file=1, enable_stable_row_ids=True
+    )
     dataset = lance.dataset(uri)
     (task,) = Compaction.plan(dataset, {}).tasks
     olds = tuple(task.fragments)

@@ -22,12 +22,19 @@ ROWS = 10
 
 
 def fragment(
-    number: int, *, rows: int = ROWS, deleted: int = 0, version: str = "", files: Mapping[int, str] | None = None
+    number: int,
+    *,
+    rows: int = ROWS,
+    deleted: int = 0,
+    version: str = "",
+    files: Mapping[int, str] | None = None,
 ) -> FragmentMetadata:
     """Returns a fragment with a file per field; `version` selects the input's file."""
     names = {UNRELATED: f"other-{number}", INPUT: f"input-{number}{version}", **(files or {})}
     deletion = DeletionFile(1, number, "array", deleted, None) if deleted else None
-    data_files = [DataFile(f"{name}.lance", [column], [0], 2, 1, 100) for column, name in names.items()]
+    data_files = [
+        DataFile(f"{name}.lance", [column], [0], 2, 1, 100) for column, name in names.items()
+    ]
     return FragmentMetadata(id=number, files=data_files, physical_rows=rows, deletion_file=deletion)
 
 
@@ -85,7 +92,9 @@ def states_of(result: Coverage) -> dict[int, str]:
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_an_unchanged_fragment_keeps_its_state(is_done: bool) -> None:
-    assert states_of(look(coverage({0: is_done}), [fragment(0)])) == {0: "done" if is_done else "open"}
+    assert states_of(look(coverage({0: is_done}), [fragment(0)])) == {
+        0: "done" if is_done else "open"
+    }
 
 
 @pytest.mark.parametrize("is_done", [True, False])
@@ -108,11 +117,18 @@ def test_an_overlay_over_an_input_counts_as_a_rewrite() -> None:
 
 def test_a_fragment_that_is_gone_is_nowhere() -> None:
     result = look(coverage({0: True, 1: False}), [])
-    assert (result.open, result.new, result.covered, result.others) == ((), frozenset(), {}, frozenset())
+    assert (result.open, result.new, result.covered, result.others) == (
+        (),
+        frozenset(),
+        {},
+        frozenset(),
+    )
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_after_a_restore_one_file_in_common_tells_that_it_is_the_same_fragment(is_done: bool) -> None:
+def test_after_a_restore_one_file_in_common_tells_that_it_is_the_same_fragment(
+    is_done: bool,
+) -> None:
     state = "done" if is_done else "open"
     assert states_of(look(coverage({0: is_done}), [fragment(0)], replaced=True)) == {0: state}
     some = fragment(0, files={UNRELATED: "rewritten"})
@@ -128,15 +144,21 @@ def test_after_a_restore_another_fragment_of_the_same_id_is_open(is_done: bool) 
 def test_after_a_restore_another_fragment_is_open_also_where_there_is_no_input() -> None:
     fake_lineage: Any = FakeLineage(replaced=True)
     before = Coverage(
-        version=1, covered={0: Covered(identity=fragment_identity(fragment(0), []), done=True)}, others=frozenset()
+        version=1,
+        covered={0: Covered(identity=fragment_identity(fragment(0), []), done=True)},
+        others=frozenset(),
     )
-    assert states_of(before.look(2, [fragment(0, files={UNRELATED: "a", INPUT: "b"})], fake_lineage, [])) == {0: "open"}
+    assert states_of(
+        before.look(2, [fragment(0, files={UNRELATED: "a", INPUT: "b"})], fake_lineage, [])
+    ) == {0: "open"}
     assert states_of(before.look(2, [fragment(0, version="-b")], fake_lineage, [])) == {0: "done"}
 
 
 def test_a_fragment_of_the_same_id_and_another_size_is_never_the_same() -> None:
     for replaced in (True, False):
-        assert states_of(look(coverage({0: True}), [fragment(0, rows=ROWS + 1)], replaced=replaced)) == {0: "open"}
+        assert states_of(
+            look(coverage({0: True}), [fragment(0, rows=ROWS + 1)], replaced=replaced)
+        ) == {0: "open"}
 
 
 # Fragments without rows of the job
@@ -144,7 +166,9 @@ def test_a_fragment_of_the_same_id_and_another_size_is_never_the_same() -> None:
 
 def test_foreign_fragments_keep_their_state_after_any_change() -> None:
     current = [fragment(1, version="-b", deleted=2)]
-    assert states_of(look(coverage({0: True}, [1]), current, updates={1: frozenset([0])})) == {1: "other"}
+    assert states_of(look(coverage({0: True}, [1]), current, updates={1: frozenset([0])})) == {
+        1: "other"
+    }
 
 
 def test_an_appended_fragment_is_new_only_once() -> None:
@@ -156,7 +180,9 @@ def test_an_appended_fragment_is_new_only_once() -> None:
 
 def test_after_a_restore_an_id_of_another_fragment_may_be_that_of_an_update() -> None:
     updates = {1: frozenset([0])}
-    assert states_of(look(coverage({0: True}, [1]), [fragment(1)], replaced=True, updates=updates)) == {1: "open"}
+    assert states_of(
+        look(coverage({0: True}, [1]), [fragment(1)], replaced=True, updates=updates)
+    ) == {1: "open"}
     assert states_of(look(coverage({0: True}, [1]), [fragment(1)], replaced=True)) == {1: "other"}
 
 
@@ -165,7 +191,9 @@ def test_after_a_restore_an_id_of_another_fragment_may_be_that_of_an_update() ->
 
 def test_a_fragment_that_an_update_made_is_open() -> None:
     result = look(
-        coverage({0: True, 1: True}), [fragment(0, deleted=2), fragment(2, rows=2)], updates={2: frozenset([0])}
+        coverage({0: True, 1: True}),
+        [fragment(0, deleted=2), fragment(2, rows=2)],
+        updates={2: frozenset([0])},
     )
     assert states_of(result) == {0: "done", 2: "open"}
 
@@ -212,21 +240,25 @@ def test_rows_that_were_rewritten_after_they_were_compacted_are_open() -> None:
 def test_rows_that_were_rewritten_between_two_compactions_are_open() -> None:
     first, middle, last = fragment(5), fragment(5, version="-b"), fragment(6)
     current = [fragment(6)]
-    assert states_of(look(coverage({0: True}), current, way={6: [leaf(fragment(0), first, middle, last)]})) == {
-        6: "open"
-    }
-    assert states_of(look(coverage({0: True}), current, way={6: [leaf(fragment(0), first, first, last)]})) == {
-        6: "done"
-    }
+    assert states_of(
+        look(coverage({0: True}), current, way={6: [leaf(fragment(0), first, middle, last)]})
+    ) == {6: "open"}
+    assert states_of(
+        look(coverage({0: True}), current, way={6: [leaf(fragment(0), first, first, last)]})
+    ) == {6: "done"}
 
 
 def test_rows_that_an_update_moved_before_they_were_compacted_are_open() -> None:
     compacted = fragment(5, rows=2 * ROWS)
     way = {5: [leaf(fragment(0), compacted), leaf(fragment(2), compacted)]}
     updates = {2: frozenset([0])}
-    assert states_of(look(coverage({0: True}), [compacted], way=way, updates=updates)) == {5: "open"}
+    assert states_of(look(coverage({0: True}), [compacted], way=way, updates=updates)) == {
+        5: "open"
+    }
     # The job already knows the effect of an update on fragments of its snapshot.
-    assert states_of(look(coverage({0: True}, [2]), [compacted], way=way, updates=updates)) == {5: "done"}
+    assert states_of(look(coverage({0: True}, [2]), [compacted], way=way, updates=updates)) == {
+        5: "done"
+    }
 
 
 def test_rows_that_were_appended_before_they_were_compacted_do_not_matter() -> None:
@@ -239,13 +271,19 @@ def test_rows_that_were_appended_before_they_were_compacted_do_not_matter() -> N
 def test_a_compaction_of_appended_rows_alone_is_new() -> None:
     compacted = fragment(5, rows=2 * ROWS)
     way = {5: [leaf(fragment(2), compacted), leaf(fragment(3), compacted)]}
-    assert states_of(look(coverage({0: True}), [fragment(0), compacted], way=way)) == {0: "done", 5: "new"}
+    assert states_of(look(coverage({0: True}), [fragment(0), compacted], way=way)) == {
+        0: "done",
+        5: "new",
+    }
 
 
 def test_a_compaction_of_rows_that_the_job_does_not_cover_is_not_new() -> None:
     compacted = fragment(5, rows=2 * ROWS)
     way = {5: [leaf(fragment(1), compacted), leaf(fragment(2), compacted)]}
-    assert states_of(look(coverage({0: True}, [1, 2]), [fragment(0), compacted], way=way)) == {0: "done", 5: "other"}
+    assert states_of(look(coverage({0: True}, [1, 2]), [fragment(0), compacted], way=way)) == {
+        0: "done",
+        5: "other",
+    }
 
 
 # Lineage removed by a cleanup
@@ -253,12 +291,16 @@ def test_a_compaction_of_rows_that_the_job_does_not_cover_is_not_new() -> None:
 
 @pytest.mark.parametrize("other_ids", [(), (7,)])
 def test_a_fragment_of_unknown_making_is_open(other_ids: tuple[int, ...]) -> None:
-    result = look(coverage({0: True}, other_ids), [fragment(0), fragment(7)], way={7: None}, complete=False)
+    result = look(
+        coverage({0: True}, other_ids), [fragment(0), fragment(7)], way={7: None}, complete=False
+    )
     assert states_of(result) == {0: "done", 7: "open"}
 
 
 def test_a_fragment_that_stayed_is_known_without_lineage() -> None:
-    assert states_of(look(coverage({0: True}), [fragment(0)], way={0: None}, complete=False)) == {0: "done"}
+    assert states_of(look(coverage({0: True}), [fragment(0)], way={0: None}, complete=False)) == {
+        0: "done"
+    }
 
 
 # Settled fragments, and the target's files
@@ -311,16 +353,25 @@ class Model:
 
     def add(self, rows: list[dict[str, Any]]) -> FragmentMetadata:
         self.files += 1
-        added = fragment(self.next_id, rows=len(rows), version=f"-{self.files}", files={UNRELATED: f"o-{self.files}"})
+        added = fragment(
+            self.next_id,
+            rows=len(rows),
+            version=f"-{self.files}",
+            files={UNRELATED: f"o-{self.files}"},
+        )
         self.fragments[added.id], self.rows[added.id] = added, rows
         self.next_id += 1
         return added
 
     def note(self, operation: Any) -> None:
-        self.steps.append(Change.of(Event(version=self.version + 1, operation=operation, properties={})))
+        self.steps.append(
+            Change.of(Event(version=self.version + 1, operation=operation, properties={}))
+        )
 
     def append(self, count: int) -> None:
-        self.note(LanceOperation.Append([self.add([{"job": None, "fresh": True} for _ in range(count)])]))
+        self.note(
+            LanceOperation.Append([self.add([{"job": None, "fresh": True} for _ in range(count)])])
+        )
 
     def compact(self, numbers: list[int]) -> None:
         olds = [self.fragments[number] for number in numbers]
@@ -359,7 +410,9 @@ class Model:
         self.files += 1
         files = [file for file in old.files if INPUT not in file.fields]
         files.append(DataFile(f"again-{self.files}.lance", [INPUT], [0], 2, 1, 100))
-        self.fragments[number] = FragmentMetadata(old.id, files, old.physical_rows, old.deletion_file)
+        self.fragments[number] = FragmentMetadata(
+            old.id, files, old.physical_rows, old.deletion_file
+        )
         self.rows[number] = [{**row, "wrong": True} for row in self.rows[number]]
         self.note(LanceOperation.BaseOperation())
 
@@ -384,7 +437,9 @@ class Model:
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_every_row_without_a_right_value_is_inspected_and_no_other_fragment(data: st.DataObject) -> None:
+def test_every_row_without_a_right_value_is_inspected_and_no_other_fragment(
+    data: st.DataObject,
+) -> None:
     model = Model({}, {})
     kinds = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=5))
     for kind in kinds:
@@ -402,12 +457,16 @@ def test_every_row_without_a_right_value_is_inspected_and_no_other_fragment(data
         after = model.version
         for _ in range(data.draw(st.integers(0, 4))):
             model.step(data)
-        looked = current.look(model.version, model.fragments.values(), model.lineage(after), [INPUT])
+        looked = current.look(
+            model.version, model.fragments.values(), model.lineage(after), [INPUT]
+        )
         states = open_or_done(looked)
         for number, rows in model.rows.items():
             covered = [row for row in rows if row["job"] is not None]
             needs = any(not row["job"] or row["wrong"] for row in covered)
-            assert not needs or states[number] == "open", f"fragment {number} has rows without a right value"
+            assert not needs or states[number] == "open", (
+                f"fragment {number} has rows without a right value"
+            )
             # Without reading, the deleted rows may or may not have needed a value.
             whole = not model.fragments[number].num_deletions
             if whole and covered and not needs and not any(row.get("wrong") for row in rows):

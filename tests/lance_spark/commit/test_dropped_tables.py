@@ -83,7 +83,9 @@ def test_a_write_leaves_nothing_at_the_place_of_a_deleted_table(
     db = lance_spark.connect(f"{appends.prefix}{path.parent}", jobs, progress=False)
     table = db.open_table("t")
     act_at_commit(monkeypatch, lambda: shutil.rmtree(path))
-    with pytest.raises(CommitConflictError, match=r"deleted at the moment of the commit.*Nothing was committed"):
+    with pytest.raises(
+        CommitConflictError, match=r"deleted at the moment of the commit.*Nothing was committed"
+    ):
         WRITES[kind](table)
     assert not [file for file in files_below(path) if "_lance_spark" not in file.parts]
     assert db.table_names() == []
@@ -94,7 +96,9 @@ def test_a_backfill_leaves_nothing_at_the_place_of_a_deleted_table(
     name: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act_at_commit(monkeypatch, lambda: shutil.rmtree(path))
-    with pytest.raises(CommitImpossibleError, match=r"deleted .* the commit.*Nothing was committed"):
+    with pytest.raises(
+        CommitImpossibleError, match=r"deleted .* the commit.*Nothing was committed"
+    ):
         backfill(path, name)
     assert files_below(path) == []
 
@@ -118,7 +122,9 @@ def test_a_write_beside_the_new_creation_of_its_table_keeps_the_new_rows(
     with pytest.raises(CommitConflictError, match="deleted at the moment of the commit"):
         appends.write(path, 5)
     monkeypatch.undo()
-    assert lance.dataset(str(path)).to_table() == pa.concat_tables([rows] * versions).combine_chunks()
+    assert (
+        lance.dataset(str(path)).to_table() == pa.concat_tables([rows] * versions).combine_chunks()
+    )
     lance.write_dataset(rows, str(path), mode="append")
     assert lance.dataset(str(path)).version == versions + 1
 
@@ -134,7 +140,9 @@ def act_before_check(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     monkeypatch.setattr("lance_spark.commit.commit_loop.refuse_dropped", check)
 
 
-def test_a_write_beside_a_cleanup_of_its_version_is_committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_beside_a_cleanup_of_its_version_is_committed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     act_before_check(
         monkeypatch,
         lambda: lance.dataset(str(path)).cleanup_old_versions(
@@ -148,7 +156,9 @@ def test_a_write_beside_a_cleanup_of_its_version_is_committed(path: Path, monkey
     assert [version["version"] for version in lance.dataset(str(path)).versions()] == [3]
 
 
-def test_a_table_made_again_after_the_commit_keeps_all_versions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_made_again_after_the_commit_keeps_all_versions(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The new table has a version of the number of the commit, and no version is of the commit."""
     rows = pa.table({"id": [7], "s": ["new"]})
 
@@ -215,7 +225,9 @@ def test_a_commit_stays_whose_files_a_compaction_and_a_cleanup_replace(
     def compact_and_look(*arguments: Any) -> list[bool]:
         if not looks:
             lance.dataset(str(path)).optimize.compact_files()
-            lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+            lance.dataset(str(path)).cleanup_old_versions(
+                older_than=timedelta(0), delete_unverified=True
+            )
         looks.append(look_for_files(*arguments))
         return looks[-1]
 
@@ -241,7 +253,9 @@ def test_a_version_that_cannot_be_deleted_is_named_and_no_check_hangs(
     appends.write(path, 0)
     monkeypatch.setattr(LanceObjects, "delete", lambda *_: None)
     act_at_commit(monkeypatch, lambda: shutil.rmtree(path))
-    with pytest.raises(CommitOutcomeUnknownError, match=r"still there.*then delete _versions/\d+\.manifest"):
+    with pytest.raises(
+        CommitOutcomeUnknownError, match=r"still there.*then delete _versions/\d+\.manifest"
+    ):
         appends.write(path, 1)
 
 
@@ -254,12 +268,16 @@ def test_a_namespace_that_refuses_after_a_commit_makes_the_outcome_unknown(
     shutil.rmtree(path)
     appends.write(path, 0)
     monkeypatch.setattr(dropped, "is_managed", refuse)
-    with pytest.raises(CommitOutcomeUnknownError, match="made a version, and the namespace refused"):
+    with pytest.raises(
+        CommitOutcomeUnknownError, match="made a version, and the namespace refused"
+    ):
         appends.write(path, 1)
     assert appends.ids_in(path) == [0, 1]
 
 
-def test_a_check_without_an_answer_is_repeated_or_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_without_an_answer_is_repeated_or_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failures = [OSError("connection reset by peer")]
 
     def fail(*_: Any) -> None:
@@ -272,6 +290,8 @@ def test_a_check_without_an_answer_is_repeated_or_reported(path: Path, monkeypat
     appends.write(path, 1)
     assert failures == []
     failures.append(OSError("connection reset by peer"))
-    with pytest.raises(CommitOutcomeUnknownError, match="before the check that the table still exists"):
+    with pytest.raises(
+        CommitOutcomeUnknownError, match="before the check that the table still exists"
+    ):
         appends.write(path, 2, commit_max_retries="0")
     assert appends.ids_in(path) == [0, 1, 2]

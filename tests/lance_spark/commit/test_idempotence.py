@@ -36,9 +36,14 @@ def jobs(path: str) -> list[str]:
     """Returns the jobs of all versions, the oldest first."""
     dataset = lance.dataset(path)
     all_properties = [
-        dataset.read_transaction(version["version"]).transaction_properties for version in dataset.versions()
+        dataset.read_transaction(version["version"]).transaction_properties
+        for version in dataset.versions()
     ]
-    return [properties["lance-spark.job"] for properties in all_properties if "lance-spark.job" in (properties or {})]
+    return [
+        properties["lance-spark.job"]
+        for properties in all_properties
+        if "lance-spark.job" in (properties or {})
+    ]
 
 
 def append(path: str) -> None:
@@ -89,13 +94,18 @@ def test_jobs_of_other_names_are_other_commits(path: str) -> None:
 def test_the_transaction_says_whose_it_is(path: str) -> None:
     result = commit(path, 1, stage(path, 5), "job")
     properties = lance.dataset(path).read_transaction(3).transaction_properties
-    assert properties["lance-spark.job"] == "job" and properties["__lance_commit_message"] == "a message"
+    assert (
+        properties["lance-spark.job"] == "job"
+        and properties["__lance_commit_message"] == "a message"
+    )
     assert CommitResult.from_json(properties["lance-spark.summary"], uri=path, version=3) == result
     assert last_commit(path) == result == find_job(lance.dataset(path), "job", after=2)
     assert find_job(lance.dataset(path), "job", after=3) is None
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, path: str, *replies: Callable[[str], None] | None) -> list[int]:
+def answers(
+    monkeypatch: pytest.MonkeyPatch, path: str, *replies: Callable[[str], None] | None
+) -> list[int]:
     """Loses the replies of successful commits of column files, after changes by other writers; returns the calls."""
     real = lance.LanceDataset.commit
     remaining_replies, calls = list(replies), list[int]()
@@ -128,7 +138,9 @@ def test_a_reply_that_was_lost_is_found(
     assert jobs(path) == ["job"] and values(path)[1] == 5
 
 
-def test_a_write_whose_reply_was_lost_keeps_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_whose_reply_was_lost_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = str(tmp_path / "text.lance")
     make_text_table(path, c=pa.int64())
     job = Backfill(path, "c", LongType())
@@ -156,7 +168,9 @@ def test_a_commit_that_failed_is_none(path: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("change", [pytest.param(None, marks=pytest.mark.long), compact])
-def test_a_process_that_is_killed_when_its_commit_has_landed(change: Callable[[str], None] | None, path: str) -> None:
+def test_a_process_that_is_killed_when_its_commit_has_landed(
+    change: Callable[[str], None] | None, path: str
+) -> None:
     name = stage(path, 5)
     ended, report = commit_elsewhere(path, 1, name, "job", "die")
     assert ended == -signal.SIGKILL and report is None

@@ -14,7 +14,13 @@ import pytest
 from lance import LanceOperation
 
 from lance_spark.commit.conflicts import history, known_events
-from lance_spark.commit.conflicts.history import Change, Event, event_of, events_between, first_unknown
+from lance_spark.commit.conflicts.history import (
+    Change,
+    Event,
+    event_of,
+    events_between,
+    first_unknown,
+)
 from lance_spark.commit.conflicts.known_events import KnownEvents
 from lance_spark.commit.schema_change import set_config
 from lance_spark.dataset import DatasetRef
@@ -70,7 +76,9 @@ def test_two_walks_read_each_version_once(path: str, events: CountingEvents) -> 
     assert sorted(events.versions) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_later_version_shares_the_events_of_an_earlier_one(path: str, events: CountingEvents) -> None:
+def test_a_later_version_shares_the_events_of_an_earlier_one(
+    path: str, events: CountingEvents
+) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 5)
     events.names(lance.dataset(path), 0)
@@ -79,7 +87,9 @@ def test_a_later_version_shares_the_events_of_an_earlier_one(path: str, events: 
     assert len(events.versions) == 8
 
 
-def test_a_short_walk_between_two_long_walks_costs_no_further_read(path: str, events: CountingEvents) -> None:
+def test_a_short_walk_between_two_long_walks_costs_no_further_read(
+    path: str, events: CountingEvents
+) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 5)
     events.names(lance.dataset(path), 0)
@@ -90,7 +100,9 @@ def test_a_short_walk_between_two_long_walks_costs_no_further_read(path: str, ev
     assert sorted(events.versions) == [1, 2, 3, 4, 5, 6, 7, 7, 8]
 
 
-def test_the_first_known_events_are_those_of_an_older_handle(path: str, events: CountingEvents) -> None:
+def test_the_first_known_events_are_those_of_an_older_handle(
+    path: str, events: CountingEvents
+) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 3)
     older = lance.dataset(path)
@@ -101,7 +113,9 @@ def test_the_first_known_events_are_those_of_an_older_handle(path: str, events: 
 
 
 @pytest.mark.parametrize("more", [0, 3], ids=["same_version", "later_version"])
-def test_a_table_that_was_created_again_has_its_own_events(path: str, events: CountingEvents, more: int) -> None:
+def test_a_table_that_was_created_again_has_its_own_events(
+    path: str, events: CountingEvents, more: int
+) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 5)
     assert events.names(lance.dataset(path), 1) == ["Append"] * 5
@@ -118,7 +132,13 @@ def test_restored_versions_keep_their_events(path: str, events: CountingEvents) 
     events.names(lance.dataset(path), 0)
     lance.dataset(path, version=1).restore()
     append(path, 1)
-    assert events.names(lance.dataset(path), 0) == ["Overwrite", "Append", "Append", "Restore", "Append"]
+    assert events.names(lance.dataset(path), 0) == [
+        "Overwrite",
+        "Append",
+        "Append",
+        "Restore",
+        "Append",
+    ]
 
 
 def test_memory_is_bounded_and_old_events_are_read_again(path: str) -> None:
@@ -141,8 +161,12 @@ def test_an_event_stays_known_after_a_cleanup_but_a_commit_asks_the_store(path: 
     assert first_unknown(head, 1) == 2
 
 
-@pytest.mark.parametrize("walk", [lambda head: list(events_between(head, 3, 3)), lambda head: first_unknown(head, 3)])
-def test_an_empty_range_reads_nothing(path: str, walk: Callable[[lance.LanceDataset], object]) -> None:
+@pytest.mark.parametrize(
+    "walk", [lambda head: list(events_between(head, 3, 3)), lambda head: first_unknown(head, 3)]
+)
+def test_an_empty_range_reads_nothing(
+    path: str, walk: Callable[[lance.LanceDataset], object]
+) -> None:
     lance.write_dataset(ROWS, path)
     append(path, 3)
     head = lance.dataset(path)
@@ -150,16 +174,22 @@ def test_an_empty_range_reads_nothing(path: str, walk: Callable[[lance.LanceData
     assert not walk(head)
 
 
-def commit_own(dataset: lance.LanceDataset, events: CountingEvents, number: int = 0) -> lance.LanceDataset:
+def commit_own(
+    dataset: lance.LanceDataset, events: CountingEvents, number: int = 0
+) -> lance.LanceDataset:
     """Commits a setting like this process, and notes the commit."""
     operation = set_config({"number": str(number)})
     landed = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
-    event = Event(version=landed.version, operation=operation, properties={}, read_version=dataset.version)
+    event = Event(
+        version=landed.version, operation=operation, properties={}, read_version=dataset.version
+    )
     events.known.note_commit(dataset, landed, event)
     return landed
 
 
-def test_commits_of_this_process_are_known_without_a_read(path: str, events: CountingEvents) -> None:
+def test_commits_of_this_process_are_known_without_a_read(
+    path: str, events: CountingEvents
+) -> None:
     """And so are the events before them."""
     dataset = lance.write_dataset(ROWS, path)
     append(path, 1)
@@ -180,7 +210,9 @@ def test_a_process_remembers_its_last_commits(path: str, events: CountingEvents)
     assert sorted(events.versions) == list(range(1, 10)), "32 commits are known"
 
 
-def test_a_commit_to_a_table_that_was_created_again_is_of_another_history(path: str, events: CountingEvents) -> None:
+def test_a_commit_to_a_table_that_was_created_again_is_of_another_history(
+    path: str, events: CountingEvents
+) -> None:
     dataset = lance.write_dataset(ROWS, path)
     commit_own(dataset, events)
     shutil.rmtree(path)
@@ -189,16 +221,25 @@ def test_a_commit_to_a_table_that_was_created_again_is_of_another_history(path: 
     assert events.names(lance.dataset(path), 0) == ["Overwrite", "UpdateConfig", "Append"]
 
 
-def test_tables_are_bounded(tmp_path: Path, events: CountingEvents, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_bounded(
+    tmp_path: Path, events: CountingEvents, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(known_events, "_TABLES", 2)
     datasets = [lance.write_dataset(ROWS, tmp_path / f"{number}.lance") for number in range(4)]
     events.names(datasets[3], 0)
     first, second, third = (commit_own(dataset, events) for dataset in datasets[:3])
     assert list(events.known._trails) == [second.uri, third.uri]
-    assert len(events.known._sizes) == 2 and events.known._bytes == sum(events.known._sizes.values())
+    assert len(events.known._sizes) == 2 and events.known._bytes == sum(
+        events.known._sizes.values()
+    )
     events.versions.clear()
-    assert events.names(second, 1) == events.names(third, 1) == ["UpdateConfig"] and not events.versions
-    assert events.names(first, 1) == ["UpdateConfig"] and events.versions == [2], "forgotten with its table"
+    assert (
+        events.names(second, 1) == events.names(third, 1) == ["UpdateConfig"]
+        and not events.versions
+    )
+    assert events.names(first, 1) == ["UpdateConfig"] and events.versions == [2], (
+        "forgotten with its table"
+    )
 
 
 def delete_of(predicate: str) -> LanceOperation.Delete:
@@ -217,7 +258,10 @@ def test_sizes_of_events_count_predicates_and_bitmaps(path: str) -> None:
     small = [delete_of(""), update_of(dataset)]
     large = [delete_of("x" * 10_000), update_of(dataset, bitmap=10_000)]
     for less, more in zip(small, large, strict=True):
-        sizes = [known_events._size_of(Event(version=1, operation=each, properties={})) for each in (less, more)]
+        sizes = [
+            known_events._size_of(Event(version=1, operation=each, properties={}))
+            for each in (less, more)
+        ]
         assert sizes[1] - sizes[0] >= 10_000
 
 
@@ -258,7 +302,9 @@ def test_an_own_commit_replaces_known_events_of_lost_versions(
 
 
 @pytest.mark.parametrize("statement", ["update", "delete", "append"])
-def test_a_noted_commit_reads_back_as_committed(statement: str, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noted_commit_reads_back_as_committed(
+    statement: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(path)
     before = lance.dataset(path).version
     if statement == "update":
@@ -267,14 +313,21 @@ def test_a_noted_commit_reads_back_as_committed(statement: str, path: str, monke
         inline_rows.delete(path, "id = 2")
     else:
         write_arrow_rows(
-            DatasetRef.at(path), lambda _: rows(range(90, 93)).to_reader(), mode="append", options=WriteOptions()
+            DatasetRef.at(path),
+            lambda _: rows(range(90, 93)).to_reader(),
+            mode="append",
+            options=WriteOptions(),
         )
     dataset = lance.dataset(path)
     with monkeypatch.context() as patch:
         patch.setattr(history, "event_of", None)  # no read
         (noted,) = events_between(dataset, before, dataset.version)
     stored = event_of(dataset, dataset.version)
-    assert (noted.name, noted.properties, noted.read_version) == (stored.name, stored.properties, stored.read_version)
+    assert (noted.name, noted.properties, noted.read_version) == (
+        stored.name,
+        stored.properties,
+        stored.read_version,
+    )
     noted_change, stored_change = Change.of(noted), Change.of(stored)
     for name in Change.__dataclass_fields__:
         assert np.array_equal(getattr(noted_change, name), getattr(stored_change, name)), name

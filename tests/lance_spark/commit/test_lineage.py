@@ -33,7 +33,9 @@ def path(tmp_path: Path) -> str:
 class LineageTable:
     """A table of unique ids, and its possible changes."""
 
-    def __init__(self, path: str, *, stable: bool, rows: int = 100, rows_per_file: int = 20) -> None:
+    def __init__(
+        self, path: str, *, stable: bool, rows: int = 100, rows_per_file: int = 20
+    ) -> None:
         self.path = path
         self.next_id = rows
         lance.write_dataset(
@@ -54,7 +56,12 @@ class LineageTable:
     def append(self, rows: int, rows_per_file: int = 10) -> None:
         ids = range(self.next_id, self.next_id + rows)
         self.next_id += rows
-        lance.write_dataset(pa.table({"id": ids, "x": ids}), self.path, mode="append", max_rows_per_file=rows_per_file)
+        lance.write_dataset(
+            pa.table({"id": ids, "x": ids}),
+            self.path,
+            mode="append",
+            max_rows_per_file=rows_per_file,
+        )
 
     def delete(self, where: str) -> None:
         self.head.delete(where)
@@ -71,13 +78,23 @@ class LineageTable:
     def ids_in(self, fragment: FragmentMetadata) -> np.ndarray:
         """All physical rows, including deleted rows."""
         file = next(file for file in fragment.files if 0 in file.fields)
-        return LanceFileReader(f"{self.path}/data/{file.path}", columns=["id"]).read_all().to_table()["id"].to_numpy()
+        return (
+            LanceFileReader(f"{self.path}/data/{file.path}", columns=["id"])
+            .read_all()
+            .to_table()["id"]
+            .to_numpy()
+        )
 
     def places(self, version: int) -> dict[int, tuple[int, int]]:
         """Fragment and offset of each live id at a version."""
-        rows = lance.dataset(self.path, version=version).to_table(columns=["id"], with_row_address=True)
+        rows = lance.dataset(self.path, version=version).to_table(
+            columns=["id"], with_row_address=True
+        )
         addresses = rows["_rowaddr"].to_pylist()
-        return {i: (a >> 32, a & 0xFFFFFFFF) for i, a in zip(rows["id"].to_pylist(), addresses, strict=True)}
+        return {
+            i: (a >> 32, a & 0xFFFFFFFF)
+            for i, a in zip(rows["id"].to_pylist(), addresses, strict=True)
+        }
 
 
 def check(table: LineageTable, after: int, upto: int | None = None) -> int:
@@ -98,14 +115,21 @@ def check(table: LineageTable, after: int, upto: int | None = None) -> int:
             assert lineage.leaves(fragment.id) == []
             continue
         ids = table.ids_in(fragment)
-        assert [pieces[0].start, *(p.stop for p in pieces)] == [*(p.start for p in pieces), fragment.physical_rows]
-        assert {p.fragment.id for p in pieces} <= {leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ()}
+        assert [pieces[0].start, *(p.stop for p in pieces)] == [
+            *(p.start for p in pieces),
+            fragment.physical_rows,
+        ]
+        assert {p.fragment.id for p in pieces} <= {
+            leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ()
+        }
         for piece in pieces:
             assert piece.offsets.dtype == np.int64
             own = ids[piece.start : piece.stop]
             assert table.ids_in(piece.fragment)[piece.offsets].tolist() == own.tolist()
             if piece.fragment.id in fragment_ids:
-                assert [before[i] for i in own.tolist()] == [(piece.fragment.id, o) for o in piece.offsets.tolist()]
+                assert [before[i] for i in own.tolist()] == [
+                    (piece.fragment.id, o) for o in piece.offsets.tolist()
+                ]
                 followed += len(own)
             else:
                 assert not {piece.fragment.id} & lineage.compacted
@@ -119,10 +143,14 @@ def test_rows_are_followed_through_one_compaction(path: str, stable: bool) -> No
     (new,) = table.fragments()
     pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None
-    assert [(p.fragment.id, p.start, len(p.offsets)) for p in pieces] == [(i, i * 20, 20) for i in range(5)]
+    assert [(p.fragment.id, p.start, len(p.offsets)) for p in pieces] == [
+        (i, i * 20, 20) for i in range(5)
+    ]
 
 
-def test_a_lineage_of_many_small_fragments_is_not_sent_to_tasks(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lineage_of_many_small_fragments_is_not_sent_to_tasks(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = LineageTable(path, stable=True)
     table.compact(1000)
     facts = Lineage(table.head, 1, table.version).facts
@@ -140,7 +168,9 @@ def test_rows_deleted_before_are_left_out(path: str, stable: bool) -> None:
     (new,) = table.fragments()
     pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None and pieces[0].offsets.tolist() == [i for i in range(20) if i % 3]
-    assert pieces[0].fragment.deletion_file is not None, "the fragment is told as it was when it was compacted"
+    assert pieces[0].fragment.deletion_file is not None, (
+        "the fragment is told as it was when it was compacted"
+    )
 
 
 def test_many_deleted_rows_of_one_fragment_are_left_out(path: str, stable: bool) -> None:
@@ -151,7 +181,9 @@ def test_many_deleted_rows_of_one_fragment_are_left_out(path: str, stable: bool)
     assert check(table, 1) == 25_000
 
 
-def test_rows_are_followed_through_several_rounds_with_deletions_between(path: str, stable: bool) -> None:
+def test_rows_are_followed_through_several_rounds_with_deletions_between(
+    path: str, stable: bool
+) -> None:
     table = LineageTable(path, stable=stable)
     table.delete("id % 7 = 0")
     table.compact(40)
@@ -194,7 +226,9 @@ def test_rows_that_an_update_moved_end_at_the_fragment_it_made(path: str, stable
     table.update("id between 10 and 14")
     moved_to = max(fragment.id for fragment in table.fragments())
     lineage = Lineage(table.head, 1, table.version)
-    assert lineage.origins(moved_to) == [] and moved_to not in {fragment.id for fragment in table.fragments(1)}
+    assert lineage.origins(moved_to) == [] and moved_to not in {
+        fragment.id for fragment in table.fragments(1)
+    }
     table.compact(1000)
     assert check(table, 1) == 95
     (new,) = table.fragments()
@@ -213,13 +247,17 @@ def test_a_restore_takes_compactions_back(path: str, stable: bool) -> None:
     assert Lineage(table.head, 1, table.version).compacted == frozenset()
     lance.dataset(path, version=compacted).restore()
     assert check(table, 1) == 100
-    assert Lineage(table.head, compacted + 1, table.version).compacted == frozenset(), "it was before the start"
+    assert Lineage(table.head, compacted + 1, table.version).compacted == frozenset(), (
+        "it was before the start"
+    )
 
 
 def test_a_recreated_table_has_no_lineage_from_the_old_one(path: str, stable: bool) -> None:
     table = LineageTable(path, stable=stable)
     table.compact(1000)
-    lance.write_dataset(pa.table({"id": range(8), "x": range(8)}), path, mode="overwrite", max_rows_per_file=4)
+    lance.write_dataset(
+        pa.table({"id": range(8), "x": range(8)}), path, mode="overwrite", max_rows_per_file=4
+    )
     lineage = Lineage(table.head, 1, table.version)
     assert lineage.compacted == frozenset() and lineage.complete
     table.compact(1000)
@@ -255,7 +293,9 @@ def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stabl
     table.head.tags.create("snapshot", 1)
     Compaction.commit(table.head, results[:1])
     Compaction.commit(table.head, results[1:])
-    table.head.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
+    table.head.cleanup_old_versions(
+        older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
     first, second = sorted(fragment.id for fragment in table.fragments() if fragment.id > 4)
     lineage = Lineage(table.head, 1, table.version)
     assert not lineage.complete
@@ -291,10 +331,20 @@ actions = st.one_of(
 )
 
 
-@given(stable=st.booleans(), happened=st.lists(actions, min_size=2, max_size=6), since=st.integers(1, 4))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_are_followed_through_random_changes(tmp_path_factory, stable: bool, happened, since: int) -> None:
-    table = LineageTable(str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13)
+@given(
+    stable=st.booleans(),
+    happened=st.lists(actions, min_size=2, max_size=6),
+    since=st.integers(1, 4),
+)
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_rows_are_followed_through_random_changes(
+    tmp_path_factory, stable: bool, happened, since: int
+) -> None:
+    table = LineageTable(
+        str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13
+    )
     for action, first, second in [*happened, ("compact", 200, True)]:
         if action == "append":
             table.append(first, second)
@@ -332,4 +382,6 @@ def test_rows_are_followed_on_a_branch(path: str, stable: bool) -> None:
     (new,) = branch.get_fragments()
     pieces = Lineage(branch, start, branch.version).origins(new.fragment_id)
     assert pieces is not None
-    assert [i for p in pieces for i in (p.offsets + p.fragment.id * 20).tolist()] == [i for i in range(100) if i % 9]
+    assert [i for p in pieces for i in (p.offsets + p.fragment.id * 20).tolist()] == [
+        i for i in range(100) if i % 9
+    ]

@@ -42,22 +42,42 @@ def change(operation: str | None, **more: object) -> Change:
         (replace(FRAGMENT, deleted_rows=50), [change("Delete")], Verdict.VALID, ""),
         (None, [change("Delete")], Verdict.GONE, "deleted"),
         (None, [change("Update")], Verdict.GONE, "moved by an update"),
-        (None, [change("Rewrite", compacted=frozenset({7, 8}))], Verdict.CONFLICT, "compaction at version 9"),
+        (
+            None,
+            [change("Rewrite", compacted=frozenset({7, 8}))],
+            Verdict.CONFLICT,
+            "compaction at version 9",
+        ),
         (None, [change("Rewrite", compacted=frozenset({8}))], Verdict.GONE, ""),
         (None, [change("Overwrite")], Verdict.CONFLICT, "Overwrite at version 9"),
         (None, [change("Restore")], Verdict.CONFLICT, "Restore at version 9"),
         (None, [change(None)], Verdict.CONFLICT, "cleaned up"),
         (replace(FRAGMENT, physical_rows=99), [], Verdict.CONFLICT, "another fragment"),
-        (replace(FRAGMENT, deleted_rows=1), [change("Restore")], Verdict.CONFLICT, "another fragment"),
+        (
+            replace(FRAGMENT, deleted_rows=1),
+            [change("Restore")],
+            Verdict.CONFLICT,
+            "another fragment",
+        ),
         (
             replace(FRAGMENT, inputs=("n.lance:0",)),
             [change("Update")],
             Verdict.CONFLICT,
             "input columns were rewritten",
         ),
-        (replace(FRAGMENT, inputs=("a.lance:0", "overlay o:0")), [], Verdict.CONFLICT, "input columns were rewritten"),
+        (
+            replace(FRAGMENT, inputs=("a.lance:0", "overlay o:0")),
+            [],
+            Verdict.CONFLICT,
+            "input columns were rewritten",
+        ),
         (replace(FRAGMENT, targets=()), [], Verdict.CONFLICT, "the column itself"),
-        (replace(FRAGMENT, targets=("b.lance:4", "overlay o:4")), [], Verdict.CONFLICT, "the column itself"),
+        (
+            replace(FRAGMENT, targets=("b.lance:4", "overlay o:4")),
+            [],
+            Verdict.CONFLICT,
+            "the column itself",
+        ),
     ],
 )
 def test_a_fragment_is_judged_by_its_identity(
@@ -80,7 +100,12 @@ def test_without_inputs_an_equal_id_is_no_proof_after(operation: str | None) -> 
 @pytest.mark.parametrize(
     ("then", "head", "changes", "reason"),
     [
-        (COLUMN, [ANOTHER_FIELD], [change("Project", schema=(ANOTHER_FIELD,))], "was dropped (Project at version 9)"),
+        (
+            COLUMN,
+            [ANOTHER_FIELD],
+            [change("Project", schema=(ANOTHER_FIELD,))],
+            "was dropped (Project at version 9)",
+        ),
         (COLUMN, [replace(COLUMN, type="string")], [], "changed its type from int64 to string"),
         (COLUMN, [replace(COLUMN, id=6)], [], "dropped and recreated"),
         (OURS, [COLUMN], [], "dropped and recreated"),
@@ -110,14 +135,31 @@ def test_a_column_is_impossible_where_it_may_be_another_one(
 @pytest.mark.parametrize(
     ("then", "changes"),
     [
-        (COLUMN, [change("Append"), change("Update"), change("Rewrite"), change("Merge"), change("BaseOperation")]),
+        (
+            COLUMN,
+            [
+                change("Append"),
+                change("Update"),
+                change("Rewrite"),
+                change("Merge"),
+                change("BaseOperation"),
+            ],
+        ),
         (COLUMN, [change("Project", schema=(COLUMN, ANOTHER_FIELD))]),
         (COLUMN, [change("Project", schema=(replace(COLUMN, name="x"), ANOTHER_FIELD))]),
-        (COLUMN, [change("Restore", undone=(change("Append"), change("Project", schema=(COLUMN,))))]),
-        (OURS, [change(None), change("Restore"), change("Overwrite"), change("Project", schema=())]),
+        (
+            COLUMN,
+            [change("Restore", undone=(change("Append"), change("Project", schema=(COLUMN,))))],
+        ),
+        (
+            OURS,
+            [change(None), change("Restore"), change("Overwrite"), change("Project", schema=())],
+        ),
     ],
 )
-def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, changes: list[Change]) -> None:
+def test_a_column_is_the_same_by_its_token_or_its_history(
+    then: FieldIdentity, changes: list[Change]
+) -> None:
     assert judge_column(then, [ANOTHER_FIELD, then], changes) == VALID
     assert judge_column(then, [ANOTHER_FIELD, replace(then, name="renamed")], changes) == VALID
 
@@ -138,4 +180,7 @@ def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, c
 def test_a_new_column_is_filled_only_if_no_concurrent_writer_has_it(
     head: list[FieldIdentity], own_token: str | None, filled: bool, verdict: Verdict
 ) -> None:
-    assert judge_new_column(COLUMN, head, mine=own_token, is_filled=lambda _: filled).verdict is verdict
+    assert (
+        judge_new_column(COLUMN, head, mine=own_token, is_filled=lambda _: filled).verdict
+        is verdict
+    )

@@ -23,7 +23,9 @@ Change = Callable[[lance.LanceDataset], lance.LanceOperation.BaseOperation]
 @pytest.fixture
 def ref(tmp_path: Path) -> DatasetRef:
     table = pa.table({"id": range(10), "s": [{"a": number} for number in range(10)]})
-    dataset = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=4, enable_stable_row_ids=True)
+    dataset = lance.write_dataset(
+        table, tmp_path / "t.lance", max_rows_per_file=4, enable_stable_row_ids=True
+    )
     dataset.update_config({"kept": "1", "gone": "2"})
     dataset.create_scalar_index("id", "BTREE", name="by_id")
     dataset.insert(pa.table({"id": [10], "s": [{"a": 10}]}))
@@ -34,19 +36,26 @@ def ref(tmp_path: Path) -> DatasetRef:
 CHANGES: dict[str, tuple[Change, Callable[[lance.LanceDataset], object], object]] = {
     "configuration": (
         lambda _: set_config({"new": "3", "gone": None}),
-        lambda head: {key: value for key, value in head.config().items() if not key.startswith("lance.")},
+        lambda head: {
+            key: value for key, value in head.config().items() if not key.startswith("lance.")
+        },
         {"kept": "1", "new": "3"},
     ),
     "metadata": (
         lambda head: set_field_metadata(head, {"s.a": {"k": "v"}, "id": {"x": "y"}}),
-        lambda head: [head.schema.field("id").metadata, head.schema.field("s").type.field("a").metadata],
+        lambda head: [
+            head.schema.field("id").metadata,
+            head.schema.field("s").type.field("a").metadata,
+        ],
         [{b"x": b"y"}, {b"k": b"v"}],
     ),
 }
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref: DatasetRef, what: str) -> None:
+def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(
+    ref: DatasetRef, what: str
+) -> None:
     change, real_call, expected = CHANGES[what]
     tries = []
 
@@ -58,16 +67,22 @@ def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref:
 
     head = change_schema(ref, beside_another)
     assert real_call(head) == expected
-    assert (head.read_transaction(head.version).transaction_properties or {})[USER_KEY] == this_user()
+    assert (head.read_transaction(head.version).transaction_properties or {})[
+        USER_KEY
+    ] == this_user()
     assert head.count_rows() == 11 and head.describe_indices()
 
 
-def test_an_index_that_is_dropped_goes_with_all_its_parts_and_says_who_dropped_it(ref: DatasetRef) -> None:
+def test_an_index_that_is_dropped_goes_with_all_its_parts_and_says_who_dropped_it(
+    ref: DatasetRef,
+) -> None:
     assert len(ref.open_latest().describe_indices()[0].segments) == 2
     drop_index(ref, "by_id")
     head = ref.open_latest()
     assert head.describe_indices() == [] and head.scanner(filter="id = 10").to_table().num_rows == 1
-    assert (head.read_transaction(head.version).transaction_properties or {})[USER_KEY] == this_user()
+    assert (head.read_transaction(head.version).transaction_properties or {})[
+        USER_KEY
+    ] == this_user()
 
 
 def test_metadata_of_a_column_that_is_not_there_changes_nothing(ref: DatasetRef) -> None:

@@ -25,7 +25,14 @@ from lance_spark.errors import CommitConflictError
 from tests.lance_spark.commit import column_commits
 from tests.lance_spark.commit.column_commits import commit, stage
 from tests.lance_spark.commit.hot_writer import ROWS, value
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 WRITERS, ROUNDS, APPENDS = 6, 5, 5
 MOST_SECONDS = 120
@@ -42,7 +49,15 @@ class WriterProcess:
 
     def __init__(self, kind: str, path: str, number: int = 0, rounds: int = 0) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.lance_spark.commit.hot_writer", kind, path, str(number), str(rounds)],
+            [
+                sys.executable,
+                "-m",
+                "tests.lance_spark.commit.hot_writer",
+                kind,
+                path,
+                str(number),
+                str(rounds),
+            ],
             cwd=Path(__file__).parents[3],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -103,7 +118,9 @@ def test_all_writers_of_a_busy_table_succeed(path: str) -> None:
     appended = {key for key in current if key >= 1_000_000}
     assert len(appended) == APPENDS and all(current[key] is None for key in appended)
     # Failed compactions leave files of Lance, with Lance's names.
-    assert {name for name in orphans(path) if not re.fullmatch(r"[01]{24}[0-9a-f]+\.lance", name)} == set()
+    assert {
+        name for name in orphans(path) if not re.fullmatch(r"[01]{24}[0-9a-f]+\.lance", name)
+    } == set()
 
 
 def test_lost_races_are_tried_again_where_no_retry_is_allowed(path: str) -> None:
@@ -116,12 +133,21 @@ def test_lost_races_are_tried_again_where_no_retry_is_allowed(path: str) -> None
         start.wait()
         history = SeenHistory()
         return [
-            commit(path, number * rounds + i, names[i], f"job-{number}-{i}", max_retries=0, history=history)
+            commit(
+                path,
+                number * rounds + i,
+                names[i],
+                f"job-{number}-{i}",
+                max_retries=0,
+                history=history,
+            )
             for i in range(rounds)
         ]
 
     with ThreadPoolExecutor(writers) as pool:
-        results = [result for round_results in pool.map(work, range(writers)) for result in round_results]
+        results = [
+            result for round_results in pool.map(work, range(writers)) for result in round_results
+        ]
     assert sorted(result.version for result in results) == list(range(3, 3 + writers * rounds))
     assert sum(result.retries for result in results), "there were races"
     assert column(path, "v") == {
@@ -130,10 +156,14 @@ def test_lost_races_are_tried_again_where_no_retry_is_allowed(path: str) -> None
 
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["old column", "new column"])
-def test_a_timeout_ends_it_with_nothing_half_written(is_new: bool, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_ends_it_with_nothing_half_written(
+    is_new: bool, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_table(path, **({} if is_new else {"c": pa.int64()}))
     before = lance.dataset(path).version
-    job = Backfill(path, "c", LongType(), options={"commit_timeout": "1", "commit_max_retries": "0"})
+    job = Backfill(
+        path, "c", LongType(), options={"commit_timeout": "1", "commit_max_retries": "0"}
+    )
     rows = computed(snapshot_rows(path))
     messages = [job.task([job.batch(*zip(*rows, strict=True))])]
     attempts: list[float] = []
@@ -152,7 +182,9 @@ def test_a_timeout_ends_it_with_nothing_half_written(is_new: bool, path: str, mo
     assert caught.value.retryable
     assert ("Nothing was committed." in str(caught.value)) is not is_new
     assert ("No values were committed." in str(caught.value)) is is_new
-    assert ("The new columns 'c' stay, all NULL; the next write fills them." in str(caught.value)) is is_new
+    assert (
+        "The new columns 'c' stay, all NULL; the next write fills them." in str(caught.value)
+    ) is is_new
     assert len(attempts) > 3 and seconds < 10
     # A new column takes a version of its own, all NULL.
     assert lance.dataset(path).version == before + is_new

@@ -186,15 +186,25 @@ class Case:
     @property
     def name(self) -> str:
         """The operation and the options, for ids of tests."""
-        return "-".join([name_of(self.act), *(f"{name}={value}" for name, value in self.options.items())])
+        return "-".join(
+            [name_of(self.act), *(f"{name}={value}" for name, value in self.options.items())]
+        )
 
 
 def completed(
-    *, carried: int = 0, recomputed: int = 0, nulled: int = 0, deleted: int = 0, new: int = 0, **more: Any
+    *,
+    carried: int = 0,
+    recomputed: int = 0,
+    nulled: int = 0,
+    deleted: int = 0,
+    new: int = 0,
+    **more: Any,
 ) -> Completed:
     """Returns a successful outcome, with the counters under their names in results."""
     names = ("rows_carried", "rows_recomputed", "rows_nulled", "rows_gone", "new_rows")
-    return Completed(counters=dict(zip(names, (carried, recomputed, nulled, deleted, new), strict=True)), **more)
+    return Completed(
+        counters=dict(zip(names, (carried, recomputed, nulled, deleted, new), strict=True)), **more
+    )
 
 
 def variations(table: tuple[Case, ...]) -> list[object]:
@@ -206,7 +216,9 @@ def variations(table: tuple[Case, ...]) -> list[object]:
     ]
 
 
-def refused(message: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any) -> Refused:
+def refused(
+    message: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any
+) -> Refused:
     return Refused(error=error, message=message, **more)
 
 
@@ -598,6 +610,9 @@ def case_of(table: tuple[Case, ...], act: Act, moment: Moment, *, stable: bool) 
     (case,) = (
         case
         for case in table
-        if case.act is act and moment in case.moments.split() and stable in case.stable and not case.options
+        if case.act is act
+        and moment in case.moments.split()
+        and stable in case.stable
+        and not case.options
     )
     return case

@@ -43,7 +43,12 @@ SETTINGS: dict[str, Any] = {
 }
 """A task is a fragment of ten rows, and a checkpoint is half of a fragment."""
 
-_GRANULARITY: dict[Moment, int | None] = {"before": 1, "between": 1, "staged": None, "slipped": None}
+_GRANULARITY: dict[Moment, int | None] = {
+    "before": 1,
+    "between": 1,
+    "staged": None,
+    "slipped": None,
+}
 
 _AT: dict[Moment, int] = {"before": 6, "between": 26, "staged": 36}
 """The row in whose call a concurrent writer acts, for tasks that run in turn."""
@@ -51,7 +56,11 @@ _AT: dict[Moment, int] = {"before": 6, "between": 26, "staged": 36}
 CALLED: dict[Moment, int] = {"before": 10, "between": 30, "staged": 40, "slipped": 40}
 """Rows called before the next commit, for a job that fails in this commit."""
 
-_WAITING_ROWS: dict[Moment, tuple[int, ...]] = {"before": (6, 16), "between": (26, 36), "staged": (36,)}
+_WAITING_ROWS: dict[Moment, tuple[int, ...]] = {
+    "before": (6, 16),
+    "between": (26, 36),
+    "staged": (36,),
+}
 """Rows at which the UDF waits for a concurrent writer, in order, for two concurrent tasks."""
 
 ALL = Counter(range(40))
@@ -107,12 +116,16 @@ class ConflictLab:
             lance.dataset(self.uri).create_scalar_index("v", "BTREE", name="of v")
         return table
 
-    def udf(self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls") -> UDF:
+    def udf(
+        self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls"
+    ) -> UDF:
         """Returns the UDF of the column.
 
         The UDF logs each call, and waits or acts where a test demands it.
         """
-        return counting_udf(str(self.home), self.uri, version=version, factor=factor, name=name, log=log)
+        return counting_udf(
+            str(self.home), self.uri, version=version, factor=factor, name=name, log=log
+        )
 
     def run(self, column: str = "v", **more: Any) -> lance_spark.BackfillJobResult:
         """Runs a backfill to its end."""
@@ -168,7 +181,9 @@ class ConflictLab:
         assert states, "the concurrent writer did not act"
         return JobOutcome(result=result, others=states[0])
 
-    def _run_acting(self, act: Callable[[], object], moment: Moment, **settings: Any) -> lance_spark.BackfillJobResult:
+    def _run_acting(
+        self, act: Callable[[], object], moment: Moment, **settings: Any
+    ) -> lance_spark.BackfillJobResult:
         """Runs a backfill; a concurrent writer acts in one of its calls."""
         with inline_jobs.acting(self.uri, _AT[moment], act):
             return self.run(**settings)
@@ -200,11 +215,13 @@ class ConflictLab:
         self._check_table(outcome, values or {}, column_name)
         assert unused_files(self.uri) == set()
         head = lance.dataset(self.uri)
-        own_versions = {version["version"] for version in head.versions()} & set(outcome.result.versions)
-        operations = [head.read_transaction(version).operation for version in own_versions]
-        assert all(isinstance(operation, lance.LanceOperation.DataReplacement) for operation in operations), (
-            "not its versions"
+        own_versions = {version["version"] for version in head.versions()} & set(
+            outcome.result.versions
         )
+        operations = [head.read_transaction(version).operation for version in own_versions]
+        assert all(
+            isinstance(operation, lance.LanceOperation.DataReplacement) for operation in operations
+        ), "not its versions"
         if next_error:
             with pytest.raises(lance_spark.LanceSparkError, match=next_error):
                 self.run(column_name)
@@ -220,7 +237,9 @@ class ConflictLab:
     def _check_table(self, seen: JobOutcome, values: Mapping[int, int | None], name: str) -> None:
         current = ForeignState.at(self.uri)
         assert current == seen.others, "the other writer's work is not as it was left"
-        assert column(self.uri, name) == {i: values[i] if i in values else value(current.x(i)) for i in current.rows}
+        assert column(self.uri, name) == {
+            i: values[i] if i in values else value(current.x(i)) for i in current.rows
+        }
         assert_indexes_agree(self.uri, name)
 
     def check_case(self, case: Case, moment: Moment, *, stable: bool, indexed: bool) -> None:
@@ -236,7 +255,13 @@ class ConflictLab:
         assert outcome.counters(*expected.counters) == expected.counters
         values = {**dict.fromkeys(expected.null), **expected.foreign}
         calls = ALL + Counter(expected.calls) - Counter(expected.uncalled)
-        self.check(outcome, calls=calls, values=values, column_name=expected.column, next_error=expected.next)
+        self.check(
+            outcome,
+            calls=calls,
+            values=values,
+            column_name=expected.column,
+            next_error=expected.next,
+        )
 
     def _check_refused(self, case: Case, refused: Refused, moment: Moment) -> None:
         """Asserts that the error of a job names the change, its version and its time, and that the job leaves the table
@@ -276,10 +301,16 @@ class SparkLab(ConflictLab):
     def open(self) -> lance_spark.Table:
         return self.connection.open_table("t")
 
-    def udf(self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls") -> UDF:
-        return counting_udf(str(self.home), None, version=version, factor=factor, name=name, log=log)
+    def udf(
+        self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls"
+    ) -> UDF:
+        return counting_udf(
+            str(self.home), None, version=version, factor=factor, name=name, log=log
+        )
 
-    def _run_acting(self, act: Callable[[], object], moment: Moment, **settings: Any) -> lance_spark.BackfillJobResult:
+    def _run_acting(
+        self, act: Callable[[], object], moment: Moment, **settings: Any
+    ) -> lance_spark.BackfillJobResult:
         before = target_files(self.uri)
         with self.hold_calls(_WAITING_ROWS[moment]):
             job = self.start(**settings)
@@ -314,7 +345,9 @@ class SparkLab(ConflictLab):
         assert not job.done(), job.result(0)
 
 
-def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, name: str, log: str) -> UDF:
+def counting_udf(
+    folder: str, inline: str | None, *, version: str, factor: int, name: str, log: str
+) -> UDF:
     """Returns a UDF that logs each call in a folder.
 
     With `inline`, its calls run in this process for the table at `inline`, and let a concurrent writer act. Otherwise a
@@ -346,7 +379,11 @@ def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, 
 
 def filled(uri: str, name: str = "v") -> set[int]:
     """Returns the fragments with values of a column."""
-    table = lance.dataset(uri).scanner(columns=[], filter=f"{name} IS NOT NULL", with_row_address=True).to_table()
+    table = (
+        lance.dataset(uri)
+        .scanner(columns=[], filter=f"{name} IS NOT NULL", with_row_address=True)
+        .to_table()
+    )
     return {address >> 32 for address in table["_rowaddr"].to_pylist()}
 
 
@@ -364,7 +401,9 @@ def target_files(uri: str) -> dict[int, str]:
 
 def written_since(uri: str, before: Mapping[int, str]) -> set[int]:
     """Returns the fragments with a new file of the column `v`."""
-    return {fragment for fragment, file in target_files(uri).items() if before.get(fragment) != file}
+    return {
+        fragment for fragment, file in target_files(uri).items() if before.get(fragment) != file
+    }
 
 
 def finished(uri: str) -> set[str]:

@@ -47,7 +47,10 @@ def rows_of(uri: str, rows: Mapping[int, int], **more: Any) -> pa.Table:
     """Returns rows as a source, by id and `x`."""
     schema = lance.dataset(uri).schema
     return pa.Table.from_pylist(
-        [{name: {"id": i, "x": x, "y": i, **more}.get(name) for name in schema.names} for i, x in rows.items()],
+        [
+            {name: {"id": i, "x": x, "y": i, **more}.get(name) for name in schema.names}
+            for i, x in rows.items()
+        ],
         schema=schema,
     )
 
@@ -113,7 +116,12 @@ def update_other_of_the_left(uri: str) -> None:
 
 def our_update_of_other(uri: str) -> None:
     """The same, by this package."""
-    assert inline_rows.update(uri, "id IN (5, 6, 10, 25, 35)", x="x", id="id", y="y + 500").rows_updated == 5
+    assert (
+        inline_rows.update(
+            uri, "id IN (5, 6, 10, 25, 35)", x="x", id="id", y="y + 500"
+        ).rows_updated
+        == 5
+    )
     assert len(lance.dataset(uri).get_fragments()) > 4
 
 
@@ -160,20 +168,28 @@ def upsert(uri: str) -> None:
     """Moves rows of both kinds, and inserts a row."""
     # A writer that replaces whole rows, after reading the target.
     current_rows = (
-        lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist() if "v" in lance.dataset(uri).schema.names else []
+        lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist()
+        if "v" in lance.dataset(uri).schema.names
+        else []
     )
     values = {row["id"]: row["v"] for row in current_rows}
     source = rows_of(uri, {5: 5 + STEP, 6: 6, 25: 25 + STEP, 36: 36, 1000: 1000}).to_pylist()
-    rows = [{**row, "y": -1, **({"v": values.get(row["id"])} if "v" in row else {})} for row in source]
+    rows = [
+        {**row, "y": -1, **({"v": values.get(row["id"])} if "v" in row else {})} for row in source
+    ]
     table = pa.Table.from_pylist(rows, schema=lance.dataset(uri).schema)
-    lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
+    lance.dataset(uri).merge_insert(
+        "id"
+    ).when_matched_update_all().when_not_matched_insert_all().execute(table)
 
 
 def rewrite(uri: str, column: str, values: Mapping[int, int | None]) -> None:
     """Gives rows values of a column in place, by id; they keep their places."""
     head = lance.dataset(uri)
     names = [*values]
-    source = pa.table({"id": names, column: pa.array(values.values(), head.schema.field(column).type)})
+    source = pa.table(
+        {"id": names, column: pa.array(values.values(), head.schema.field(column).type)}
+    )
     head.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
 
 
@@ -232,7 +248,11 @@ def restore_kept(uri: str) -> None:
 def restore_unfilled(uri: str) -> None:
     """Restores the last version with an empty target."""
     versions = [version["version"] for version in lance.dataset(uri).versions()]
-    unfilled = (n for n in reversed(versions) if not lance.dataset(uri, version=n).count_rows("v IS NOT NULL"))
+    unfilled = (
+        n
+        for n in reversed(versions)
+        if not lance.dataset(uri, version=n).count_rows("v IS NOT NULL")
+    )
     lance.dataset(uri, version=next(unfilled)).restore()
 
 
@@ -414,7 +434,9 @@ def assert_says_what_happened(text: str, uri: str, versions: range) -> None:
     """Asserts that a message names one of the versions, a time, and the table, and gives advice."""
     versions_named = {int(number) for number in re.findall(r"version (\d+)", text)}
     assert versions_named & set(versions), f"{text!r} does not say which version it was"
-    assert re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text), f"{text!r} does not say when it happened"
+    assert re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text), (
+        f"{text!r} does not say when it happened"
+    )
     assert uri in text and len(re.split(r" - |\. ", text)) >= 3, "what happened, where, what to do"
 
 
@@ -444,7 +466,9 @@ class ForeignState:
             "config": dict(head.config()),
             "metadata": dict(head.metadata),
         }
-        columns = {field.name: str(field.type) for field in head.schema if field.name not in TARGETS}
+        columns = {
+            field.name: str(field.type) for field in head.schema if field.name not in TARGETS
+        }
         return cls(rows=work_of_others(uri), columns=columns, settings=settings)
 
     def x(self, row: int) -> int:
@@ -485,8 +509,12 @@ def unused_files(uri: str) -> set[str]:
         for fragment in dataset.checkout_version(version["version"]).get_fragments()
         for file in fragment.data_files()
     }
-    data = {entry.name for entry in Path(uri, "data").iterdir() if entry.is_file()} - referenced_files
-    job_files = [path for part in ("staging", "jobs") for path in Path(uri, "_lance_spark", part).rglob("*")]
+    data = {
+        entry.name for entry in Path(uri, "data").iterdir() if entry.is_file()
+    } - referenced_files
+    job_files = [
+        path for part in ("staging", "jobs") for path in Path(uri, "_lance_spark", part).rglob("*")
+    ]
     return data | {os.path.relpath(path, uri) for path in job_files if path.is_file()}
 
 
@@ -503,5 +531,11 @@ def assert_indexes_agree(uri: str, name: str = "v") -> None:
     head = lance.dataset(uri)
     for text, ids in expected.items():
         for use in (True, False):
-            ids_found = head.scanner(columns=["id"], filter=text, use_scalar_index=use).to_table()["id"].to_pylist()
-            assert sorted(ids_found) == sorted(ids), f"{text}, {'with' if use else 'without'} the index"
+            ids_found = (
+                head.scanner(columns=["id"], filter=text, use_scalar_index=use)
+                .to_table()["id"]
+                .to_pylist()
+            )
+            assert sorted(ids_found) == sorted(ids), (
+                f"{text}, {'with' if use else 'without'} the index"
+            )

@@ -66,7 +66,9 @@ def check_successor(
     assert result.status == "DONE"
     x = "x" if "x" in lance.dataset(lab.uri).schema.names else "renamed_x"
     assert work_of_others(lab.uri) == foreign_work
-    assert column(lab.uri, name) == {i: (values or {}).get(i, value(row[x])) for i, row in foreign_work.items()}
+    assert column(lab.uri, name) == {
+        i: (values or {}).get(i, value(row[x])) for i, row in foreign_work.items()
+    }
     assert_indexes_agree(lab.uri, name)
     # Leftovers of a killed driver or a cancelled job, for use by the next job.
     if leftovers:
@@ -79,19 +81,26 @@ def check_successor(
 
 @pytest.mark.guarantee("F04")
 @pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
-def test_the_next_job_calls_the_rows_of_the_table_of_conflicts(case: Case, stable: bool, lab: ConflictLab):
+def test_the_next_job_calls_the_rows_of_the_table_of_conflicts(
+    case: Case, stable: bool, lab: ConflictLab
+):
     fail_once(lab, stable=stable)
     case.act(lab.uri)
     assert isinstance(case.expected, Completed)
     expected = case.expected
     result = check_successor(
-        lab, {*UNCOMPUTED, *expected.calls} - {*expected.uncalled}, values={**expected.foreign}, name=expected.column
+        lab,
+        {*UNCOMPUTED, *expected.calls} - {*expected.uncalled},
+        values={**expected.foreign},
+        name=expected.column,
     )
     assert {name: getattr(result, name) for name in expected.counters} == expected.counters
 
 
 @EITHER
-def test_rows_outdated_by_an_update_are_reported_and_recomputed_on_request(stable: bool, lab: ConflictLab):
+def test_rows_outdated_by_an_update_are_reported_and_recomputed_on_request(
+    stable: bool, lab: ConflictLab
+):
     """Rows 5 and 35 have values of their former inputs, so a plain run does not select them."""
     fail_once(lab, stable=stable)
     update_input(lab.uri)
@@ -114,20 +123,26 @@ def test_an_upsert_between_two_runs(lab: ConflictLab):
 
 @pytest.mark.long
 @EITHER
-def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: ConflictLab):
+def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(
+    stable: bool, lab: ConflictLab
+):
     fail_once(lab, stable=stable)
     rewrite(lab.uri, "x", {21: 21 + STEP})
     foreign_work = work_of_others(lab.uri)
     lab.run()
     calls = set(lab.calls())
     # The checkpoint of the fragment's other rows belongs to the old input, and serves after a comparison of the inputs.
-    assert UNCOMPUTED | {21 + STEP} <= calls <= UNCOMPUTED | {21 + STEP} | (set(range(20, 30)) - {21})
+    assert (
+        UNCOMPUTED | {21 + STEP} <= calls <= UNCOMPUTED | {21 + STEP} | (set(range(20, 30)) - {21})
+    )
     assert work_of_others(lab.uri) == foreign_work
     check_successor(lab, set())
 
 
 @EITHER
-def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stable: bool, lab: ConflictLab):
+def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(
+    stable: bool, lab: ConflictLab
+):
     fail_once(lab, stable=stable)
     rewrite_input(lab.uri)
     result = lab.run()
@@ -155,7 +170,9 @@ def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Confli
 
 @pytest.mark.long
 @EITHER
-def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, spark_lab: SparkLab):
+def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(
+    stable: bool, spark_lab: SparkLab
+):
     """The table holds no values: only checkpoints and finished files exist, and rows have moved since."""
     lab = spark_lab
     lab.table(stable=stable)
@@ -182,7 +199,10 @@ def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spa
     """The driver and its workers are killed with two fragments committed and two half computed."""
     lab = spark_lab
     lab.table(indexed=True)
-    with lab.hold_calls([26, 36]), driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed:
+    with (
+        lab.hold_calls([26, 36]),
+        driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed,
+    ):
         killed.wait_for(lambda: filled(lab.uri) == {0, 1} and lab.waits_at(26, 36))
         killed.kill()
     assert lab.calls() == Counter([*range(27), *range(30, 37)])

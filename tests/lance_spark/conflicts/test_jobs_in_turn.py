@@ -75,7 +75,13 @@ def test_others_slip_in_each_time_that_the_committer_has_looked(lab: ConflictLab
     def tidy(uri: str) -> None:
         lance.dataset(uri).optimize.compact_files(materialize_deletions_threshold=0.0)
 
-    acts = [lambda uri: lance.dataset(uri).add_columns({"late": "y"}), update_input, tidy, update_other, tidy]
+    acts = [
+        lambda uri: lance.dataset(uri).add_columns({"late": "y"}),
+        update_input,
+        tidy,
+        update_other,
+        tidy,
+    ]
     with slipping_in(lab.uri, *map(recorded, acts)) as remaining:
         result = lab.run(commit_granularity=None)
     assert len(remaining) <= 3, "the update did not slip in"
@@ -90,7 +96,9 @@ def test_others_slip_in_each_time_that_the_committer_has_looked(lab: ConflictLab
 def test_an_input_that_is_written_again_and_again(lab: ConflictLab):
     """After each look of the committer, the value changes again before the commit."""
     lab.table(indexed=True)
-    acts = [lambda uri, n=n: rewrite(uri, "x", {5: 5 + n * STEP, 35: 35 + n * STEP}) for n in (1, 2, 3)]
+    acts = [
+        lambda uri, n=n: rewrite(uri, "x", {5: 5 + n * STEP, 35: 35 + n * STEP}) for n in (1, 2, 3)
+    ]
     with slipping_in(lab.uri, *acts) as remaining:
         result = lab.run(commit_granularity=None)
     assert remaining == [] and result.status == "DONE"
@@ -102,7 +110,9 @@ def test_an_input_that_is_written_again_and_again(lab: ConflictLab):
     assert lab.calls() == Counter()
 
 
-def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(lab: ConflictLab):
+def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(
+    lab: ConflictLab,
+):
     """The value for the first input is committed, but never the value for the second, because the input changes
     again.
     """
@@ -120,7 +130,9 @@ def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for
     assert column(lab.uri) == right(lab)
 
 
-def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(lab: ConflictLab):
+def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(
+    lab: ConflictLab,
+):
     """After each look of the committer, a concurrent writer fills another row of the same column."""
     lab.table(indexed=True)
     acts = [lambda uri, i=i: rewrite(uri, "v", {i: -i}) for i in (5, 15, 35)]
@@ -149,7 +161,9 @@ def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Conflic
 
 
 @pytest.mark.parametrize("moment", ["before", "slipped"])
-def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: Moment, lab: ConflictLab):
+def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(
+    moment: Moment, lab: ConflictLab
+):
     lab.table(indexed=True)
     outcome = lab.run_while(rewrite_target, moment, where="x < 20")
     assert column(lab.uri) == {i: value(i) if i < 20 else {35: -35}.get(i) for i in range(40)}
@@ -159,7 +173,8 @@ def test_values_that_others_gave_rows_that_the_filter_left_out_are_kept(moment: 
 
 
 @pytest.mark.parametrize(
-    ("moment", "stable", "carried"), [("before", True, 20), ("between", False, 10), ("slipped", True, 20)]
+    ("moment", "stable", "carried"),
+    [("before", True, 20), ("between", False, 10), ("slipped", True, 20)],
 )
 def test_values_of_some_rows_of_a_fragment_are_carried_over_too(
     moment: Moment, stable: bool, carried: int, lab: ConflictLab
@@ -169,7 +184,10 @@ def test_values_of_some_rows_of_a_fragment_are_carried_over_too(
     lab.run(where="x % 2 = 1")
     assert lab.calls() == Counter(range(1, 40, 2))
     outcome = lab.run_while(compact, moment, where="x % 2 = 0")
-    assert outcome.counters("rows_carried", "rows_recomputed") == {"rows_carried": carried, "rows_recomputed": 0}
+    assert outcome.counters("rows_carried", "rows_recomputed") == {
+        "rows_carried": carried,
+        "rows_recomputed": 0,
+    }
     lab.check(outcome, calls=Counter(range(0, 40, 2)))
 
 
@@ -223,9 +241,16 @@ def test_a_recreated_table_stays_as_it_is(moment: Moment, lab: ConflictLab):
 
 @pytest.mark.parametrize(
     ("moment", "act"),
-    [("staged", drop_target), ("slipped", drop_target), ("staged", restore_past), ("slipped", cast_target)],
+    [
+        ("staged", drop_target),
+        ("slipped", drop_target),
+        ("staged", restore_past),
+        ("slipped", cast_target),
+    ],
 )
-def test_checkpoints_stay_and_serve_when_the_column_is_back(moment: Moment, act: Act, lab: ConflictLab):
+def test_checkpoints_stay_and_serve_when_the_column_is_back(
+    moment: Moment, act: Act, lab: ConflictLab
+):
     table = lab.table()
     with pytest.raises(CommitImpossibleError):
         lab.run_while(act, moment)
@@ -263,7 +288,9 @@ def test_what_was_committed_before_a_drop_does_not_come_back_as_another_column(l
 
 @pytest.mark.guarantee("F05")
 @pytest.mark.parametrize("moment", ["between", "staged", "slipped"])
-def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment: Moment, lab: ConflictLab):
+def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(
+    moment: Moment, lab: ConflictLab
+):
     lab.table()
     other_udf = lab.udf(version="2", factor=3)
     with pytest.raises(CommitImpossibleError, match="another UDF while the job ran"):
@@ -278,11 +305,15 @@ def test_a_column_that_has_got_another_udf_takes_no_values_of_the_old_one(moment
     assert lab.calls() == Counter()
 
 
-def test_files_deleted_at_the_moment_of_the_commit_are_reported_and_the_next_run_needs_no_call(lab: ConflictLab):
+def test_files_deleted_at_the_moment_of_the_commit_are_reported_and_the_next_run_needs_no_call(
+    lab: ConflictLab,
+):
     lab.table()
     with pytest.raises(CommitOutcomeUnknownError, match=r"restore version (\d+)") as caught:
         lab.run_while(clean_up_all, "slipped")
-    lance.dataset(lab.uri, version=int(str(caught.value).partition("restore version ")[2].split()[0])).restore()
+    lance.dataset(
+        lab.uri, version=int(str(caught.value).partition("restore version ")[2].split()[0])
+    ).restore()
     lab.run()
     assert column(lab.uri) == right(lab)
 
@@ -299,7 +330,9 @@ def test_a_cleanup_during_a_commit_deletes_none_of_its_files_and_ends_the_job(la
     assert column(lab.uri) == right(lab)
 
 
-def test_a_job_ended_by_a_cleanup_commits_no_further_group(lab: ConflictLab, monkeypatch: pytest.MonkeyPatch):
+def test_a_job_ended_by_a_cleanup_commits_no_further_group(
+    lab: ConflictLab, monkeypatch: pytest.MonkeyPatch
+):
     lab.table()
     commit, groups = GroupCommits.commit, itertools.count()
 
@@ -365,7 +398,9 @@ def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: ConflictLab):
 
 @pytest.mark.long
 @pytest.mark.parametrize("stable", [True, False])
-def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(stable: bool, lab: ConflictLab):
+def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(
+    stable: bool, lab: ConflictLab
+):
     lab.table(stable=stable, indexed=True)
 
     def quick() -> None:
@@ -374,7 +409,11 @@ def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(s
     with inline_jobs.acting(lab.uri, 6, quick):
         assert lab.run(commit_granularity=1).status == "DONE"
     calls = lab.calls()
-    assert set(calls) == set(range(40)) and max(calls[x] for x in range(20)) == 1 and max(calls.values()) <= 2
+    assert (
+        set(calls) == set(range(40))
+        and max(calls[x] for x in range(20)) == 1
+        and max(calls.values()) <= 2
+    )
     assert column(lab.uri) == right(lab)
     lab.run()
     assert lab.calls() == Counter()
@@ -383,7 +422,9 @@ def test_a_job_with_a_concurrent_whole_job_of_the_same_column_keeps_its_values(s
 @pytest.mark.parametrize("granularity", [1, None])
 def test_two_jobs_of_one_column_at_once_both_succeed(granularity: int | None, spark_lab: SparkLab):
     spark_lab.table(indexed=True)
-    job_one, job_two = (spark_lab.start(commit_granularity=granularity, task_size=size) for size in (10, 5))
+    job_one, job_two = (
+        spark_lab.start(commit_granularity=granularity, task_size=size) for size in (10, 5)
+    )
     assert [job.result(60).status for job in (job_one, job_two)] == ["DONE", "DONE"]
     calls = spark_lab.calls()
     assert set(calls) == set(range(40)) and max(calls.values()) <= 2
@@ -405,7 +446,9 @@ def test_two_jobs_of_one_column_beside_a_compaction_and_new_rows(spark_lab: Spar
     assert [job.result(60).status for job in (job_one, job_two)] == ["DONE", "DONE"]
     calls = lab.calls()
     assert set(calls) <= {*range(40), 1000, 1001} and max(calls.values()) <= 2
-    assert {i: v for i, v in column(lab.uri).items() if i < 1000} == {i: value(i) for i in range(40)}
+    assert {i: v for i, v in column(lab.uri).items() if i < 1000} == {
+        i: value(i) for i in range(40)
+    }
     lab.run()
     assert set(lab.calls()) <= {1000, 1001}
     assert column(lab.uri) == right(lab)
@@ -414,7 +457,9 @@ def test_two_jobs_of_one_column_beside_a_compaction_and_new_rows(spark_lab: Spar
 @pytest.mark.parametrize("stable", [True, False])
 def test_backfills_of_two_columns_at_once_both_complete(stable: bool, spark_lab: SparkLab):
     lab = spark_lab
-    lab.table(stable=stable, indexed=True).add_columns({"w": (lab.udf(name="other", factor=3, log="others"), ["y"])})
+    lab.table(stable=stable, indexed=True).add_columns(
+        {"w": (lab.udf(name="other", factor=3, log="others"), ["y"])}
+    )
     with lab.hold_calls([6]):
         job_v = lab.start("v", commit_granularity=1)
         lab.wait_for([6], job_v)

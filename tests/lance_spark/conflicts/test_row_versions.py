@@ -17,7 +17,11 @@ def versions(uri: str) -> Versions:
     columns = ["id", "_row_created_at_version", "_row_last_updated_at_version"]
     table = lance.dataset(uri).scanner(columns=columns, with_row_id=True).to_table()
     return {
-        row["id"]: (row["_rowid"], row["_row_created_at_version"], row["_row_last_updated_at_version"])
+        row["id"]: (
+            row["_rowid"],
+            row["_row_created_at_version"],
+            row["_row_last_updated_at_version"],
+        )
         for row in table.to_pylist()
     }
 
@@ -44,7 +48,9 @@ def test_a_job_that_has_nothing_to_do_moves_no_version(lab: ConflictLab):
     assert versions(lab.uri) == before
 
 
-def test_values_that_are_carried_over_move_the_versions_of_their_new_fragments_only(lab: ConflictLab):
+def test_values_that_are_carried_over_move_the_versions_of_their_new_fragments_only(
+    lab: ConflictLab,
+):
     lab.table()
     lab.run(where="x < 20")
     before = versions(lab.uri)
@@ -59,8 +65,12 @@ def test_values_that_are_carried_over_move_the_versions_of_their_new_fragments_o
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_row_ids_and_creation_stay_through_a_compaction_and_a_write(indexed: bool, path: str) -> None:
+def test_row_ids_and_creation_stay_through_a_compaction_and_a_write(
+    indexed: bool, path: str
+) -> None:
     make(path, indexed=indexed)
     before = versions(path)
     write_while(path, compact, "before").check()
-    assert {i: row[:2] for i, row in versions(path).items()} == {i: row[:2] for i, row in before.items()}
+    assert {i: row[:2] for i, row in versions(path).items()} == {
+        i: row[:2] for i, row in before.items()
+    }

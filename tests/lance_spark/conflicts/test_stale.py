@@ -60,7 +60,9 @@ def check_fresh(lab: ConflictLab, foreign: Mapping[int, int] | None = None) -> N
 @pytest.mark.sample(30)
 @pytest.mark.guarantee("F03")
 @pytest.mark.parametrize(("case", "stable"), variations(STALE))
-def test_rows_are_outdated_as_the_table_of_conflicts_says(case: Case, stable: bool, lab: ConflictLab):
+def test_rows_are_outdated_as_the_table_of_conflicts_says(
+    case: Case, stable: bool, lab: ConflictLab
+):
     filled_table(lab, stable=stable)
     case.act(lab.uri)
     expected = case.expected
@@ -71,7 +73,9 @@ def test_rows_are_outdated_as_the_table_of_conflicts_says(case: Case, stable: bo
     version, plain = lance.dataset(lab.uri).version, lab.run()
     assert lab.calls() == Counter(expected.plain)
     assert plain.rows_computed == len(expected.plain)
-    assert plain.rows_stale == (expected.stale if expected.result_stale is None else expected.result_stale)
+    assert plain.rows_stale == (
+        expected.stale if expected.result_stale is None else expected.result_stale
+    )
     assert expected.pending or lance.dataset(lab.uri).version == version
     result = lab.run(stale=True)
     assert lab.calls() == Counter(expected.calls)

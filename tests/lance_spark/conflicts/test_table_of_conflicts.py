@@ -32,7 +32,11 @@ def jobs() -> list[object]:
         for turn, moment in enumerate(case.moments.split()):
             number += 1
             for place, stable in enumerate(case.stable):
-                marks = () if is_quick(row, turn) and place == number % len(case.stable) else pytest.mark.long
+                marks = (
+                    ()
+                    if is_quick(row, turn) and place == number % len(case.stable)
+                    else pytest.mark.long
+                )
                 name = f"{case.name}-{moment}-{'stable' if stable else 'addresses'}"
                 cells.append(pytest.param(case, moment, stable, id=name, marks=marks))
     return cells
@@ -42,13 +46,23 @@ def dataframe_writes() -> list[object]:
     cells, number = [], 0
     for row, case in enumerate(WRITES):
         for turn, moment in enumerate(case.moments.split()):
-            columns = {"adding": {"new"}}.get(moment, set(case.columns.split())) & set(case.columns.split())
+            columns = {"adding": {"new"}}.get(moment, set(case.columns.split())) & set(
+                case.columns.split()
+            )
             variations = [*itertools.product(case.stable, ("runs", "direct"), sorted(columns))]
             number += STRIDE
             for place, (stable, layout, column) in enumerate(variations):
-                marks = () if is_quick(row, turn) and place == number % len(variations) else pytest.mark.long
-                name = f"{case.name}-{moment}-{'stable' if stable else 'addresses'}-{layout}-{column}"
-                cells.append(pytest.param(case, moment, stable, layout, column, id=name, marks=marks))
+                marks = (
+                    ()
+                    if is_quick(row, turn) and place == number % len(variations)
+                    else pytest.mark.long
+                )
+                name = (
+                    f"{case.name}-{moment}-{'stable' if stable else 'addresses'}-{layout}-{column}"
+                )
+                cells.append(
+                    pytest.param(case, moment, stable, layout, column, id=name, marks=marks)
+                )
     return cells
 
 
@@ -59,7 +73,9 @@ def test_a_job(case: Case, moment: Moment, stable: bool, lab: ConflictLab) -> No
 
 
 @pytest.mark.parametrize(("case", "moment", "stable", "layout", "column"), dataframe_writes())
-def test_a_dataframe_write(case: Case, moment: Moment, stable: bool, layout: Layout, column: Column, path: str) -> None:
+def test_a_dataframe_write(
+    case: Case, moment: Moment, stable: bool, layout: Layout, column: Column, path: str
+) -> None:
     writes.check_case(path, case, moment, stable=stable, layout=layout, kind=column)
 
 
@@ -68,6 +84,8 @@ def test_each_cell_is_there_once(table: tuple[Case, ...]) -> None:
     cells = [
         (case.name, moment, stable, column)
         for case in table
-        for moment, stable, column in itertools.product(case.moments.split(), case.stable, case.columns.split())
+        for moment, stable, column in itertools.product(
+            case.moments.split(), case.stable, case.columns.split()
+        )
     ]
     assert len(cells) == len(set(cells))

@@ -72,7 +72,9 @@ WRITE_CELLS: list[tuple[Act, bool]] = [
     ("act", "moment", "stable"), JOB_CELLS, ids=[f"{name_of(act)}-{at}" for act, at, _ in JOB_CELLS]
 )
 def test_a_job(act: Act, moment: Moment, stable: bool, spark_lab: SparkLab) -> None:
-    spark_lab.check_case(case_of(JOBS, act, moment, stable=stable), moment, stable=stable, indexed=True)
+    spark_lab.check_case(
+        case_of(JOBS, act, moment, stable=stable), moment, stable=stable, indexed=True
+    )
 
 
 # Over Connect a DataFrame is resolved when it runs, so a change between its definition and its run is no conflict.
@@ -113,7 +115,9 @@ def save(df: DataFrame, path: str, **options: Any) -> CommitResult:
 
 
 @classic
-@pytest.mark.parametrize(("act", "stable"), WRITE_CELLS, ids=[name_of(act) for act, _ in WRITE_CELLS])
+@pytest.mark.parametrize(
+    ("act", "stable"), WRITE_CELLS, ids=[name_of(act) for act, _ in WRITE_CELLS]
+)
 def test_a_dataframe_write(
     act: Act, stable: bool, spark: SparkSession, path: str, calls: Callable[[], Counter[int]]
 ) -> None:
@@ -123,7 +127,9 @@ def test_a_dataframe_write(
     foreign_state, version = ForeignState.at(path), lance.dataset(path).version
     case = case_of(WRITES, act, "before", stable=stable)
     if isinstance(case.expected, Refused):
-        with pytest.raises(Exception, match=f"(?s){case.expected.error.__name__}.*{case.expected.message}"):
+        with pytest.raises(
+            Exception, match=f"(?s){case.expected.error.__name__}.*{case.expected.message}"
+        ):
             save(df, path)
         assert (ForeignState.at(path), lance.dataset(path).version) == (foreign_state, version)
     else:
@@ -142,9 +148,16 @@ def test_a_write_beside_everything_that_moves_rows(
     foreign_state = ForeignState.at(path)
     result = save(df, path)
     # Row 35 was deleted before its input was to change; 5, 6, 10 and 25 were moved twice.
-    assert (result.rows_carried, result.rows_nulled, result.rows_gone, result.new_rows) == (34, 2, 4, 2)
+    assert (result.rows_carried, result.rows_nulled, result.rows_gone, result.new_rows) == (
+        34,
+        2,
+        4,
+        2,
+    )
     assert (result.inputs_from, result.input_columns) == ("plan", ("x",))
-    WriteOutcome(path=path, others=foreign_state, result=result).check({5: None, 25: None, 1000: None, 1001: None})
+    WriteOutcome(path=path, others=foreign_state, result=result).check(
+        {5: None, 25: None, 1000: None, 1001: None}
+    )
     assert calls() == Counter(range(40))
 
 

@@ -41,7 +41,14 @@ from tests.lance_spark.conflicts.others import (
     rewrite_target,
 )
 from tests.lance_spark.conflicts.writes import Layout, make, old, ours, write_while
-from tests.lance_spark.write.backfills import Backfill, ColumnsWritten, Rows, computed, orphans, snapshot_rows
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    ColumnsWritten,
+    Rows,
+    computed,
+    orphans,
+    snapshot_rows,
+)
 
 OLD = {i: old(i) for i in range(40)}
 OURS = {i: ours(i) for i in range(40)}
@@ -49,7 +56,12 @@ OURS = {i: ours(i) for i in range(40)}
 MOMENT = pytest.mark.parametrize("moment", ["before", "slipped"])
 LAYOUTS = pytest.mark.parametrize(
     ("moment", "stable", "layout"),
-    [("before", True, "runs"), ("before", False, "direct"), ("slipped", True, "direct"), ("slipped", False, "runs")],
+    [
+        ("before", True, "runs"),
+        ("before", False, "direct"),
+        ("slipped", True, "direct"),
+        ("slipped", False, "runs"),
+    ],
 )
 
 
@@ -77,10 +89,14 @@ def replace_target(uri: str) -> None:
     """Rewrites all values of the first fragment, in a new file."""
     head = lance.dataset(uri)
     schema = pa.schema([("v", pa.int64())])
-    with LanceFileWriter(f"{uri}/data/others.lance", schema, version=head.data_storage_version) as writer:
+    with LanceFileWriter(
+        f"{uri}/data/others.lance", schema, version=head.data_storage_version
+    ) as writer:
         writer.write_batch(pa.record_batch([pa.array([99] * 10, pa.int64())], schema=schema))
     file = lance.fragment.DataFile.create(head, "others.lance")
-    operation = lance.LanceOperation.DataReplacement([lance.LanceOperation.DataReplacementGroup(0, file)])
+    operation = lance.LanceOperation.DataReplacement(
+        [lance.LanceOperation.DataReplacementGroup(0, file)]
+    )
     lance.LanceDataset.commit(head, operation, read_version=head.version)
 
 
@@ -97,9 +113,13 @@ def test_values_that_others_gave_rows_that_were_not_written_are_kept(
     outcome.check(foreign_values, rows=9)
 
 
-def test_an_input_that_is_rewritten_in_a_fragment_without_written_rows_is_no_conflict(path: str) -> None:
+def test_an_input_that_is_rewritten_in_a_fragment_without_written_rows_is_no_conflict(
+    path: str,
+) -> None:
     make(path, kind="theirs")
-    outcome = write_while(path, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), "before", rows=lambda x: x >= 10)
+    outcome = write_while(
+        path, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), "before", rows=lambda x: x >= 10
+    )
     assert outcome.counters("rows_carried", "rows_nulled") == {"rows_carried": 0, "rows_nulled": 0}
     outcome.check(dict.fromkeys(range(10)), rows=30)
 
@@ -152,8 +172,12 @@ def test_an_index_on_the_column_does_not_return_old_values(path: str) -> None:
 
 def test_deleted_rows_stay_deleted_if_the_commit_is_rebuilt(path: str) -> None:
     make(path, indexed=True)
-    first = one_after_another(delete_rows, lambda uri: lance.dataset(uri).add_columns({"late": "y"}))
-    second = one_after_another(lambda uri: lance.dataset(uri).delete("id = 17"), lambda uri: rewrite(uri, "v", {8: -8}))
+    first = one_after_another(
+        delete_rows, lambda uri: lance.dataset(uri).add_columns({"late": "y"})
+    )
+    second = one_after_another(
+        lambda uri: lance.dataset(uri).delete("id = 17"), lambda uri: rewrite(uri, "v", {8: -8})
+    )
     with slipping_in(path, second):
         write_while(path, first, "slipped")
     assert column(path) == {i: ours(i) for i in range(40) if i not in (3, 4, 17, 21, 35)}
@@ -181,7 +205,9 @@ def test_a_write_never_brings_a_deleted_row_back(stable: bool, path: str) -> Non
 
 
 @LAYOUTS
-def test_the_last_of_two_writes_of_a_column_wins(moment: Moment, stable: bool, layout: Layout, path: str) -> None:
+def test_the_last_of_two_writes_of_a_column_wins(
+    moment: Moment, stable: bool, layout: Layout, path: str
+) -> None:
     make(path, stable=stable, indexed=True)
     rows = snapshot_rows(path, key="x")
 
@@ -230,7 +256,9 @@ def test_values_of_a_column_whose_id_another_column_has_are_refused(path: str) -
     lance.dataset(path).drop_columns(["v"])
     lance.dataset(path).add_columns(pa.schema([("innocent", pa.int64())]))
     after = {field.name(): field.id() for field in lance.dataset(path).lance_schema.fields()}
-    assert after["innocent"] == before["v"], "Lance does not use field ids again any more: this test proves nothing"
+    assert after["innocent"] == before["v"], (
+        "Lance does not use field ids again any more: this test proves nothing"
+    )
     with pytest.raises(CommitImpossibleError, match="column 'v'"):
         job.commit(message)
     assert set(column(path, "innocent").values()) == {None}
@@ -251,7 +279,9 @@ def test_a_repeated_commit_returns_the_first_result(path: str) -> None:
     assert column(path) == {**OURS, 1000: None, 1001: None}
 
 
-def test_a_reply_that_was_lost_does_not_commit_twice(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_was_lost_does_not_commit_twice(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(path, kind="theirs")
     job, message = staged(path)
     real = lance.LanceDataset.commit
@@ -304,7 +334,9 @@ def test_without_history_a_recreated_column_is_an_error(path: str) -> None:
     assert lance.dataset(path).to_table() == before
 
 
-def test_a_file_deleted_at_the_moment_of_the_commit_is_reported_with_the_version_to_restore(path: str) -> None:
+def test_a_file_deleted_at_the_moment_of_the_commit_is_reported_with_the_version_to_restore(
+    path: str,
+) -> None:
     make(path)
     version = lance.dataset(path).version + 1  # the version of the cleanup
     with pytest.raises(
@@ -340,5 +372,7 @@ def test_a_commit_that_is_cleaned_up_while_a_column_is_added_is_not_passed_over(
         return real(self, *arguments, **more)
 
     monkeypatch.setattr(lance.LanceDataset, "add_columns", late)
-    with pytest.raises(CommitOutcomeUnknownError, match=r"undone earlier commits .*cleaned up at the same moment"):
+    with pytest.raises(
+        CommitOutcomeUnknownError, match=r"undone earlier commits .*cleaned up at the same moment"
+    ):
         job.commit(message)

@@ -65,7 +65,9 @@ class WriteOutcome:
         """Returns counters of the result."""
         return {name: getattr(self.result, name) for name in names}
 
-    def check(self, changed: Mapping[int, int | None] | None = None, *, rows: int = ROWS, name: str = "v") -> None:
+    def check(
+        self, changed: Mapping[int, int | None] | None = None, *, rows: int = ROWS, name: str = "v"
+    ) -> None:
         """Asserts the state after any write, regardless of concurrent changes.
 
         Args:
@@ -76,7 +78,9 @@ class WriteOutcome:
         result, changed = self.result, changed or {}
         current = ForeignState.at(self.path)
         assert current == self.others, "the other writer's work is not as it was left"
-        assert column(self.path, name) == {i: changed[i] if i in changed else ours(current.x(i)) for i in current.rows}
+        assert column(self.path, name) == {
+            i: changed[i] if i in changed else ours(current.x(i)) for i in current.rows
+        }
         assert_indexes_agree(self.path, name)
         assert orphans(self.path) == set() and unused_files(self.path) == set()
         assert last_commit(self.path) == result or not result.fragments
@@ -110,8 +114,12 @@ def write_while(
     states: list[ForeignState] = []
     settings = {"input_columns": "x", **(options or {})}
     job = Backfill(path, "v", LongType(), options=settings, spec={"exclusive": layout == "direct"})
-    rows_written = computed([(address, x) for address, x in snapshot_rows(path, key="x") if rows(x)], ours)
-    parts: Iterable[Any] = (rows_written,) if layout == "direct" else (rows_written[::2], rows_written[1::2])
+    rows_written = computed(
+        [(address, x) for address, x in snapshot_rows(path, key="x") if rows(x)], ours
+    )
+    parts: Iterable[Any] = (
+        (rows_written,) if layout == "direct" else (rows_written[::2], rows_written[1::2])
+    )
     messages = [job.task([job.batch(*zip(*part, strict=True))]) for part in parts]
 
     def observed(uri: str) -> None:
@@ -145,7 +153,9 @@ def _slipping_in_before_the_column(uri: str, act: Act) -> Iterator[None]:
         yield
 
 
-def check_case(path: str, case: Case, moment: Moment, *, stable: bool, layout: Layout, kind: Column) -> None:
+def check_case(
+    path: str, case: Case, moment: Moment, *, stable: bool, layout: Layout, kind: Column
+) -> None:
     """Writes with the concurrent change of a row of the table of conflicts, and asserts the expected outcome."""
     make(path, stable=stable, kind=kind, indexed=case.act is not cast_target)
     if isinstance(case.expected, Refused):
@@ -157,14 +167,20 @@ def check_case(path: str, case: Case, moment: Moment, *, stable: bool, layout: L
 
 def check_done(outcome: WriteOutcome, expected: Completed, kind: Column) -> None:
     """Asserts the expected outcome of a successful write."""
-    counters = {name: number for name, number in expected.counters.items() if name != "rows_recomputed"}
+    counters = {
+        name: number for name, number in expected.counters.items() if name != "rows_recomputed"
+    }
     assert outcome.counters(*counters) == counters
     assert expected.fragments_gone in (None, outcome.result.fragments_gone)
     before = {i: old(i) if kind == "ours" else None for i in expected.old}
-    outcome.check({**dict.fromkeys(expected.null), **before, **expected.foreign}, name=expected.column)
+    outcome.check(
+        {**dict.fromkeys(expected.null), **before, **expected.foreign}, name=expected.column
+    )
 
 
-def check_refused(path: str, act: Act, moment: Moment, expected: Refused, **more: Any) -> LanceSparkError:
+def check_refused(
+    path: str, act: Act, moment: Moment, expected: Refused, **more: Any
+) -> LanceSparkError:
     """Asserts that a write fails, and that the table stays as the other writers left it, without files of this
     package.
     """
@@ -185,7 +201,10 @@ def check_refused(path: str, act: Act, moment: Moment, expected: Refused, **more
     assert orphans(path) == set() and unused_files(path) == set()
     assert caught.value.retryable == issubclass(expected.error, CommitConflictError)
     if expected.fragments is not None:
-        assert isinstance(caught.value, CommitConflictError) and caught.value.fragments == expected.fragments
+        assert (
+            isinstance(caught.value, CommitConflictError)
+            and caught.value.fragments == expected.fragments
+        )
     if expected.error is CommitImpossibleError:
         assert head.version == versions[1], "something was committed"
     if expected.error is CommitImpossibleError and expected.dated:

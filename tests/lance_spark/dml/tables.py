@@ -27,7 +27,13 @@ SCHEMA = pa.schema(
 def rows(ids: range) -> pa.Table:
     return pa.Table.from_pylist(
         [
-            {"id": i, "a": None if i % 7 == 3 else i, "s": f"s{i}", "v": [i, -i], "t": {"x": i, "y": None}}
+            {
+                "id": i,
+                "a": None if i % 7 == 3 else i,
+                "s": f"s{i}",
+                "v": [i, -i],
+                "t": {"x": i, "y": None},
+            }
             if i % 5
             else {"id": i}
             for i in ids
@@ -40,7 +46,9 @@ def make(uri: str, *, stable: bool = True, fragments: int = 3, version: str = "s
     table = rows(range(fragments * 10))
     if version == "2.0":  # version 2.0 has no NULL structs
         table = table.set_column(
-            4, SCHEMA.field("t"), pa.array([{"x": i, "y": None} for i in range(len(table))], SCHEMA.field("t").type)
+            4,
+            SCHEMA.field("t"),
+            pa.array([{"x": i, "y": None} for i in range(len(table))], SCHEMA.field("t").type),
         )
     lance.write_dataset(
         table,

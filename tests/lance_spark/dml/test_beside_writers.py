@@ -25,7 +25,9 @@ from tests.support import inline_rows
 
 STATEMENTS: dict[str, Act] = {
     "update many": lambda uri: inline_rows.update(uri, "id % 2 = 0", a="a + 1000"),
-    "update few": lambda uri: inline_rows.update(uri, "id IN (2, 13)", s="concat(s, '+')", v="v", t="t", a="a + 1000"),
+    "update few": lambda uri: inline_rows.update(
+        uri, "id IN (2, 13)", s="concat(s, '+')", v="v", t="t", a="a + 1000"
+    ),
     "update where": lambda uri: inline_rows.update(uri, "s IN ('s1', 's2', 's3', 's17')", a="7"),
     "update all": lambda uri: inline_rows.update(uri, None, a="coalesce(a, 0) * 2"),
     "delete": lambda uri: inline_rows.delete(uri, "a % 2 = 0"),
@@ -80,9 +82,13 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
         assert acted and both in orders, name
         assert not list(Path(uris[0], "_lance_spark").glob("staging/*")), name
         referenced_files = {
-            file.path for fragment in lance.dataset(uris[0]).get_fragments() for file in fragment.metadata.files
+            file.path
+            for fragment in lance.dataset(uris[0]).get_fragments()
+            for file in fragment.metadata.files
         }
-        assert {path for path in referenced_files if not Path(uris[0], "data", path).exists()} == set(), name
+        assert {
+            path for path in referenced_files if not Path(uris[0], "data", path).exists()
+        } == set(), name
 
 
 def test_only_what_changed_is_looked_at_again(tmp_path: Path):
@@ -109,12 +115,19 @@ def files_of_versions(path: Path) -> set[str]:
     """Returns the data files of all versions."""
     numbers = [version["version"] for version in lance.dataset(str(path)).versions()]
     versions = [lance.dataset(str(path), version=number) for number in numbers]
-    return {file.path for version in versions for handle in version.get_fragments() for file in handle.metadata.files}
+    return {
+        file.path
+        for version in versions
+        for handle in version.get_fragments()
+        for file in handle.metadata.files
+    }
 
 
 @pytest.mark.parametrize("change", ["append", "update the same", "compact"])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_statement_on_an_object_store_ends_its_job_before_each_commit(change: str, moment: str, tmp_path: Path):
+def test_a_statement_on_an_object_store_ends_its_job_before_each_commit(
+    change: str, moment: str, tmp_path: Path
+):
     """The second evaluation of an outdated statement belongs to the same job."""
     path = tmp_path / "t"
     make(str(path))
@@ -126,7 +139,9 @@ def test_a_statement_on_an_object_store_ends_its_job_before_each_commit(change: 
     assert [file for file in path.rglob("_lance_spark/**/*") if file.is_file()] == []
 
 
-def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_endless_changes_end_in_an_error_that_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES", "3")
     uri = str(tmp_path / "t")
     make(uri)
@@ -137,11 +152,16 @@ def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, mon
         lance.dataset(uri).update({"a": "a + 1"}, where="id = 2")
         return real(*arguments, **more)
 
-    with patch.object(rounds, "commit_edits", changed_first), pytest.raises(CommitConflictError, match="4 times"):
+    with (
+        patch.object(rounds, "commit_edits", changed_first),
+        pytest.raises(CommitConflictError, match="4 times"),
+    ):
         inline_rows.update(uri, "id % 2 = 0", s="'x'")
     assert len(rounds_begun) == 4 and lance.dataset(uri).count_rows("s = 'x'") == 0
     referenced_files = {
-        file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files
+        file.path
+        for fragment in lance.dataset(uri).get_fragments()
+        for file in fragment.metadata.files
     }
     for version in lance.dataset(uri).versions():
         for fragment in lance.dataset(uri, version=version["version"]).get_fragments():
@@ -154,7 +174,9 @@ def test_a_commit_over_a_cleaned_up_commit_is_an_error(tmp_path: Path):
     make(uri)
     with (
         acting_once("after", lambda: delete_and_clean_up(uri)),
-        pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up at the moment.*restore the version before"),
+        pytest.raises(
+            CommitOutcomeUnknownError, match=r"cleaned up at the moment.*restore the version before"
+        ),
     ):
         inline_rows.update(uri, "id % 2 = 0", s="'x'")
 
@@ -167,7 +189,9 @@ def test_a_repeated_commit_is_found(tmp_path: Path):
 
     def lost(*arguments: Any, **more: Any) -> Any:
         landed = real(*arguments, **more)
-        return row_commit.Unknown(error=OSError("no answer")) if hasattr(landed, "dataset") else landed
+        return (
+            row_commit.Unknown(error=OSError("no answer")) if hasattr(landed, "dataset") else landed
+        )
 
     with patch.object(row_commit, "attempt_commit", lost):
         result = inline_rows.update(uri, "id % 2 = 0", a="a + 1")
@@ -181,7 +205,10 @@ def test_a_recreated_or_deleted_table_is_noticed(tmp_path: Path):
     def drop() -> None:
         shutil.rmtree(uri)
 
-    with acting_once("before", drop), pytest.raises(LanceSparkError, match=r"No Lance table|is gone|ended before"):
+    with (
+        acting_once("before", drop),
+        pytest.raises(LanceSparkError, match=r"No Lance table|is gone|ended before"),
+    ):
         inline_rows.delete(uri, "id = 1")
     make(uri)
     change_schema(DatasetRef.at(uri, {}), lambda dataset: dataset.drop_columns(["v"]))
@@ -191,7 +218,9 @@ def test_a_recreated_or_deleted_table_is_noticed(tmp_path: Path):
 CLEANED = {
     "update": lambda uri: inline_rows.update(uri, "id % 2 = 0", s="'new'"),
     "delete": lambda uri: inline_rows.delete(uri, "id % 2 = 0"),
-    "merge": lambda uri: inline_rows.merge_small(uri, "id", rows(range(28, 32)), updates=True, inserts=True),
+    "merge": lambda uri: inline_rows.merge_small(
+        uri, "id", rows(range(28, 32)), updates=True, inserts=True
+    ),
 }
 
 
@@ -212,7 +241,9 @@ def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run
                 lance.dataset(uri).delete("id = 1")
                 lance.dataset(uri).optimize.compact_files()
                 clean_up(uri)
-                if deleted_part == "version":  # a task is another process, which has not opened the version
+                if (
+                    deleted_part == "version"
+                ):  # a task is another process, which has not opened the version
                     _open_pinned.cache_clear()
             return real(*arguments)
 

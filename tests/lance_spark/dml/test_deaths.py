@@ -37,7 +37,15 @@ QUICK = [("columns", "in a column file"), ("rows", "in the commit"), ("delete", 
 
 def die(master: str, point: str, folder: Path, kind: str) -> None:
     """Runs a statement in a process, which is killed at a point with all its children."""
-    command = [sys.executable, "-m", "tests.support.statement_driver", master, point, str(folder), kind]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.statement_driver",
+        master,
+        point,
+        str(folder),
+        kind,
+    ]
     process = subprocess.Popen(command, start_new_session=True)
     try:
         eventually(lambda: (folder / "held").exists() or process.poll() is not None, seconds=90)
@@ -73,18 +81,25 @@ def check(folder: Path, kind: str, *, committed: bool, again: Any) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "point"),
-    [pytest.param(*case, id="-".join(case), marks=() if case in QUICK else pytest.mark.long) for case in CASES],
+    [
+        pytest.param(*case, id="-".join(case), marks=() if case in QUICK else pytest.mark.long)
+        for case in CASES
+    ],
 )
 def test_a_driver_that_is_killed(tmp_path: Path, kind: str, point: str):
     make(f"{tmp_path}/t.lance")
     die("none", point, tmp_path, kind)
-    check(tmp_path, kind, committed=point == "after the commit", again=Inline(f"{tmp_path}/t.lance"))
+    check(
+        tmp_path, kind, committed=point == "after the commit", again=Inline(f"{tmp_path}/t.lance")
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", AT_COMMIT)
 @pytest.mark.parametrize("kind", STATEMENTS)
-def test_a_driver_that_is_killed_with_its_jvm(tmp_path: Path, kind: str, point: str, spark: SparkSession):
+def test_a_driver_that_is_killed_with_its_jvm(
+    tmp_path: Path, kind: str, point: str, spark: SparkSession
+):
     make(f"{tmp_path}/t.lance")
     die("local[2]", point, tmp_path, kind)
     table = lance_spark.connect(str(tmp_path), spark, progress=False).open_table("t")

@@ -80,30 +80,43 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     for number, key in enumerate(keys):
         if number in deleted:
             continue
-        matching = [row for row in source_rows if key is not None and row["k"] == key] if updates else []
+        matching = (
+            [row for row in source_rows if key is not None and row["k"] == key] if updates else []
+        )
         twice |= len(matching) > 1
         changed += bool(matching)
         expected.append({"k": key, "n": number, "s": "x"} | (matching[0] if matching else {}))
-    present_keys = {key for number, key in enumerate(keys) if number not in deleted and key is not None}
+    present_keys = {
+        key for number, key in enumerate(keys) if number not in deleted and key is not None
+    }
     if inserts:
         added = [{"s": None, **row} for row in source_rows if row["k"] not in present_keys]
     version = lance.dataset(uri).version
     sent_bytes = patch.object(merge_source, "_SENT_BYTES", -1 if merge["is_staged"] else 1 << 20)
     if twice:
         event("two rows of the source match one")
-        with sent_bytes, pytest.raises(MergeError, match="Several rows of the source match the row"):
+        with (
+            sent_bytes,
+            pytest.raises(MergeError, match="Several rows of the source match the row"),
+        ):
             inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
         assert lance.dataset(uri).version == version
         return
     with sent_bytes:
         result = inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
-    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (len(added), changed, 0)
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (
+        len(added),
+        changed,
+        0,
+    )
     dataset = lance.dataset(uri)
     dataset.validate()
     assert dataset.version == version + bool(added or changed)
     order = [("k", "ascending"), ("n", "ascending")]
     expected_table = pa.Table.from_pylist([*expected, *added], table.schema)
-    assert dataset.to_table().sort_by(order).to_pylist() == expected_table.sort_by(order).to_pylist()
+    assert (
+        dataset.to_table().sort_by(order).to_pylist() == expected_table.sort_by(order).to_pylist()
+    )
 
 
 def test_a_merge_of_few_keys_into_many_fragments_counts_their_rows_first(
@@ -112,7 +125,9 @@ def test_a_merge_of_few_keys_into_many_fragments_counts_their_rows_first(
     """The third merge has too many fragments for a task, and Spark joins its keys: a session is missing."""
     uri = str(tmp_path / "t.lance")
     keys = [*range(30), 5]
-    lance.write_dataset(pa.table({"k": keys, "n": keys}), uri, max_rows_per_file=3, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"k": keys, "n": keys}), uri, max_rows_per_file=3, enable_stable_row_ids=True
+    )
     monkeypatch.setattr(merge_module, "TASK_BYTES", 7 << 19)
     source = pa.table({"k": [5, 99], "n": [-1, -2]})
     result = inline_rows.merge_small(uri, "k", source, updates=True, inserts=True)
@@ -120,7 +135,9 @@ def test_a_merge_of_few_keys_into_many_fragments_counts_their_rows_first(
     source = pa.table({"k": pa.array([None], pa.int64()), "n": [-3]})
     assert inline_rows.merge_small(uri, "k", source, updates=True, inserts=True).rows_inserted == 1
     with pytest.raises(AttributeError):
-        inline_rows.merge_small(uri, "k", pa.table({"k": range(9), "n": range(9)}), updates=True, inserts=True)
+        inline_rows.merge_small(
+            uri, "k", pa.table({"k": range(9), "n": range(9)}), updates=True, inserts=True
+        )
     rows = sorted(lance.dataset(uri).to_table()["n"].to_pylist())
     assert rows == sorted([n for n in range(30) if n != 5] + [-1, -1, -2, -3])
 
@@ -147,7 +164,9 @@ def test_an_insert_only_merge_beside_another_tool_at_the_moment_of_the_commit_is
         return landed
 
     monkeypatch.setattr(lance.LanceDataset, "commit", slipping)
-    inline_rows.merge_small(uri, "id", pa.table({"id": [2, 10], "x": [9, 9]}), updates=False, inserts=True)
+    inline_rows.merge_small(
+        uri, "id", pa.table({"id": [2, 10], "x": [9, 9]}), updates=False, inserts=True
+    )
     rows = sorted((row["id"], row["x"]) for row in lance.dataset(uri).to_table().to_pylist())
     # The merge first, or the other tool first.
     orders = {
@@ -164,7 +183,9 @@ def test_two_merges_at_once_insert_a_key_once(
 ):
     """The second merge commits between the look of the first merge and its commit."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
-    table = lance_spark.connect(tmp_path).create_table("t", pa.table({"id": range(rows), "x": [0] * rows}, schema))
+    table = lance_spark.connect(tmp_path).create_table(
+        "t", pa.table({"id": range(rows), "x": [0] * rows}, schema)
+    )
     if has_key:
         table.set_unenforced_primary_key("id")
     commit, moments, results = lance.LanceDataset.commit, iter([True]), []

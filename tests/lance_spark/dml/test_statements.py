@@ -38,9 +38,9 @@ CONDITIONS = st.sampled_from(
         "id >= 10 AND id < 20",
     ]
 )
-EXPRESSIONS = st.dictionaries(st.sampled_from(["a", "s", "v", "t"]), st.integers(0, 1), min_size=1, max_size=3).map(
-    lambda chosen: {name: TEXTS[name][which] for name, which in chosen.items()}
-)
+EXPRESSIONS = st.dictionaries(
+    st.sampled_from(["a", "s", "v", "t"]), st.integers(0, 1), min_size=1, max_size=3
+).map(lambda chosen: {name: TEXTS[name][which] for name, which in chosen.items()})
 # pylance evaluates each expression over the results of the expressions before; SQL, and this package, over the original
 # row.
 TEXTS = {
@@ -87,7 +87,10 @@ def test_statements_do_what_pylance_does(
             lance.dataset(uri).create_scalar_index("id", "BTREE")
     for kind, where, expressions in statements:
         before = lineage(our_uri) if stable else {}
-        matched = {row["id"] for row in lance.dataset(our_uri).to_table(columns=["id"], filter=where).to_pylist()}
+        matched = {
+            row["id"]
+            for row in lance.dataset(our_uri).to_table(columns=["id"], filter=where).to_pylist()
+        }
         if kind == "compact":
             lance.dataset(our_uri).optimize.compact_files()
             continue
@@ -111,8 +114,12 @@ def test_statements_do_what_pylance_does(
                 if kind == "update" or number not in matched
             }
         for condition in ("a = 8", "a > 15", "id = 4"):
-            matching_ids = lance.dataset(our_uri).to_table(columns=["id"], filter=condition)["id"].to_pylist()
-            scanned = lance.dataset(our_uri).scanner(columns=["id"], filter=condition, use_scalar_index=False)
+            matching_ids = (
+                lance.dataset(our_uri).to_table(columns=["id"], filter=condition)["id"].to_pylist()
+            )
+            scanned = lance.dataset(our_uri).scanner(
+                columns=["id"], filter=condition, use_scalar_index=False
+            )
             assert sorted(matching_ids) == sorted(scanned.to_table()["id"].to_pylist())
 
 
@@ -129,7 +136,9 @@ def test_many_rows_get_column_files_and_few_rows_move(tmp_path: Path):
     fragments = lance.dataset(uri).get_fragments()
     assert len(new_files) == 1 and len(fragments) == 3
     assert [len(fragment.metadata.files) for fragment in fragments] == [2, 1, 1]
-    assert lance.file.LanceFileReader(f"{uri}/data/{new_files.pop()}").metadata().schema.names == ["a"]
+    assert lance.file.LanceFileReader(f"{uri}/data/{new_files.pop()}").metadata().schema.names == [
+        "a"
+    ]
     inline_rows.update(uri, "id = 9", {"s": "x", "v": [1, 2], "t": {"x": 1, "y": "y"}})
     fragments = lance.dataset(uri).get_fragments()
     assert [fragment.count_rows() for fragment in fragments] == [9, 10, 10, 1]
@@ -142,7 +151,9 @@ def test_values_of_all_kinds_are_set(tmp_path: Path):
     values = {"a": 7, "s": None, "v": [0.5, 1.5], "t": {"x": 1, "y": "é"}}
     result = inline_rows.update(uri, "id >= 5", values)
     assert result.rows_updated == 25 and str(result) == "25 rows updated, version 2"
-    assert [row for row in content(uri) if row["id"] >= 5] == [{"id": i, **values} for i in range(5, 30)]
+    assert [row for row in content(uri) if row["id"] >= 5] == [
+        {"id": i, **values} for i in range(5, 30)
+    ]
     assert content(uri)[:5] == rows(range(5)).to_pylist()
 
 
@@ -150,7 +161,8 @@ def test_a_blob_is_set_and_others_stay(tmp_path: Path):
     uri = str(tmp_path / "t")
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     table = pa.table(
-        [pa.array(range(20)), [bytes([i]) * 100 for i in range(20)]], pa.schema([("id", pa.int64()), blob])
+        [pa.array(range(20)), [bytes([i]) * 100 for i in range(20)]],
+        pa.schema([("id", pa.int64()), blob]),
     )
     lance.write_dataset(table, uri, max_rows_per_file=10, enable_stable_row_ids=True)
     inline_rows.update(uri, "id = 3", {"b": b"new"})
@@ -176,26 +188,54 @@ def test_nothing_to_do_makes_no_version(tmp_path: Path):
 @pytest.mark.guarantee("C06")
 def test_values_that_do_not_fit_are_refused_before_a_write(tmp_path: Path):
     uri = str(tmp_path / "t")
-    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())])
+    strict = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())]
+    )
     lance.write_dataset(
-        pa.table({"id": [1, 2], "a": [1, None], "s": ["1", "x"]}, strict), uri, enable_stable_row_ids=True
+        pa.table({"id": [1, 2], "a": [1, None], "s": ["1", "x"]}, strict),
+        uri,
+        enable_stable_row_ids=True,
     )
     before = sorted(str(path) for path in tmp_path.rglob("*"))
     for error, message, statement in (
-        (ColumnNotFoundError, "'z' does not exist.*id, a, s", lambda: inline_rows.update(uri, None, {"z": 1})),
+        (
+            ColumnNotFoundError,
+            "'z' does not exist.*id, a, s",
+            lambda: inline_rows.update(uri, None, {"z": 1}),
+        ),
         (ColumnNotFoundError, "'t.x' does not", lambda: inline_rows.update(uri, None, {"t.x": 1})),
         (FilterError, "zz", lambda: inline_rows.update(uri, "zz > 1", {"a": 1})),
         (FilterError, "zz", lambda: inline_rows.delete(uri, "zz > 1")),
         (OptionError, "where", lambda: inline_rows.delete(uri, " ")),
         (OptionError, "values_sql.*nope", lambda: inline_rows.update(uri, None, a="nope(3)")),
-        (OptionError, r"values_sql\['s'\].*nope", lambda: inline_rows.update(uri, None, a="a + 1", s="nope(3)")),
-        (OptionError, "of type int32.*not", lambda: inline_rows.update(uri, None, a="named_struct('x', id)")),
-        (ValueConversionError, "'a lot' does not fit int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
-        (ValueConversionError, "does not fit int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),
+        (
+            OptionError,
+            r"values_sql\['s'\].*nope",
+            lambda: inline_rows.update(uri, None, a="a + 1", s="nope(3)"),
+        ),
+        (
+            OptionError,
+            "of type int32.*not",
+            lambda: inline_rows.update(uri, None, a="named_struct('x', id)"),
+        ),
+        (
+            ValueConversionError,
+            "'a lot' does not fit int32",
+            lambda: inline_rows.update(uri, None, {"a": "a lot"}),
+        ),
+        (
+            ValueConversionError,
+            "does not fit int32",
+            lambda: inline_rows.update(uri, None, {"a": 2**40}),
+        ),
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, {"id": None})),
         # These errors appear in tasks, next to the rows.
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, id="a")),
-        (ValueConversionError, "column 'a'", lambda: inline_rows.update(uri, None, a="id * 9999999999")),
+        (
+            ValueConversionError,
+            "column 'a'",
+            lambda: inline_rows.update(uri, None, a="id * 9999999999"),
+        ),
         (FilterError, "Cannot cast|parse", lambda: inline_rows.delete(uri, "CAST(s AS INT) = 1")),
     ):
         with pytest.raises(error, match=message):
@@ -218,9 +258,13 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("way", ["rows", "columns"])
 @pytest.mark.parametrize("kind", QUERIES)
-def test_an_index_does_not_hide_current_values(tmp_path: Path, kind: str, way: UpdateStrategy, stable: bool) -> None:
+def test_an_index_does_not_hide_current_values(
+    tmp_path: Path, kind: str, way: UpdateStrategy, stable: bool
+) -> None:
     column, query = QUERIES[kind]
-    initial = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
+    initial = pa.Table.from_pylist(
+        [{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)]
+    )
     vectors = initial["v"].cast(pa.list_(pa.float32(), 2))
     uri = str(tmp_path / "t.lance")
     table = initial.set_column(4, "v", vectors)
@@ -231,6 +275,8 @@ def test_an_index_does_not_hide_current_values(tmp_path: Path, kind: str, way: U
         dataset.create_scalar_index(column, kind)
     with inline_rows.only(way):
         inline_rows.update(uri, "id = 3", NEW)
-    inline_rows.merge(uri, "id", pa.Table.from_pylist([{"id": i, **NEW} for i in (12, 20, 21)], table.schema))
+    inline_rows.merge(
+        uri, "id", pa.Table.from_pylist([{"id": i, **NEW} for i in (12, 20, 21)], table.schema)
+    )
     ids_found = lance.dataset(uri).to_table(columns=["id"], **query)["id"].to_pylist()  # type: ignore[arg-type]
     assert sorted(ids_found) == [3, 12, 20, 21]

@@ -40,9 +40,13 @@ CONCURRENT_CHANGES: dict[str, Act] = {
     "delete the same": lambda uri: lance.dataset(uri).delete("id IN (2, 4, 13)"),
     "delete others": lambda uri: lance.dataset(uri).delete("id IN (25, 27)"),
     "delete a fragment": lambda uri: lance.dataset(uri).delete("id < 10"),
-    "update the same": lambda uri: lance.dataset(uri).update({"a": "a + 50"}, where="id IN (2, 4, 13)"),
+    "update the same": lambda uri: lance.dataset(uri).update(
+        {"a": "a + 50"}, where="id IN (2, 4, 13)"
+    ),
     "update others": lambda uri: lance.dataset(uri).update({"a": "a + 50"}, where="id IN (25, 27)"),
-    "update what is read": lambda uri: lance.dataset(uri).update({"s": "'s7'"}, where="id IN (1, 2, 3)"),
+    "update what is read": lambda uri: lance.dataset(uri).update(
+        {"s": "'s7'"}, where="id IN (1, 2, 3)"
+    ),
     "merge": lambda uri: (
         lance.dataset(uri)
         .merge_insert("id")
@@ -63,7 +67,9 @@ CONCURRENT_CHANGES: dict[str, Act] = {
     "drop the column": lambda uri: lance.dataset(uri).drop_columns(["a"]),
     "drop what is read": lambda uri: lance.dataset(uri).drop_columns(["s"]),
     "rename the column": lambda uri: lance.dataset(uri).alter_columns({"path": "a", "name": "aa"}),
-    "cast the column": lambda uri: lance.dataset(uri).alter_columns({"path": "a", "data_type": pa.int64()}),
+    "cast the column": lambda uri: lance.dataset(uri).alter_columns(
+        {"path": "a", "data_type": pa.int64()}
+    ),
     "overwrite": lambda uri: lance.write_dataset(rows(range(0, 40, 3)), uri, mode="overwrite"),
     "restore": lambda uri: lance.dataset(uri, version=1).restore(),
 }

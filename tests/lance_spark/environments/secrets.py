@@ -38,8 +38,14 @@ def main(folder: str, environments: str) -> None:
     db = lance_spark.connect(f"{folder}/db", spark, progress=False)
     table = db.create_table("t", pa.table({"id": pa.array(range(60), pa.int64())}))
     secrets_for_udf = {name: SECRETS[name] for name in ("KEY_GIVEN", "KEY_LINES")}
-    builder = Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars(secrets_for_udf)
-    manifest = builder.add_env_var("KEY_CALLED", lambda: "called-" + "s3cr3t-value").add_env_var("KEY_OURS").build()
+    builder = (
+        Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars(secrets_for_udf)
+    )
+    manifest = (
+        builder.add_env_var("KEY_CALLED", lambda: "called-" + "s3cr3t-value")
+        .add_env_var("KEY_OURS")
+        .build()
+    )
 
     @udf(data_type=pa.string(), manifest=manifest, on_error=Skip(ValueError))
     def tell(id: int) -> str:
@@ -58,12 +64,16 @@ def main(folder: str, environments: str) -> None:
     result = table.backfill("v")
     right = hashlib.sha256(" ".join(SECRETS[name] for name in sorted(SECRETS)).encode()).hexdigest()
     assert (result.rows_skipped, table.count_rows(f"v = '{right}'")) == (3, 57)
-    assert {error.error_message for error in table.get_errors()} == {"failed with ['***', '***', '***\\n', '***']"}
+    assert {error.error_message for error in table.get_errors()} == {
+        "failed with ['***', '***', '***\\n', '***']"
+    }
     for process in psutil.Process().children(recursive=True):
         if process.status() == psutil.STATUS_ZOMBIE:
             continue
         for secret in (*secrets_for_udf.values(), SECRETS["KEY_CALLED"]):
-            assert secret not in " ".join(process.cmdline()) and secret not in str(process.environ())
+            assert secret not in " ".join(process.cmdline()) and secret not in str(
+                process.environ()
+            )
     del os.environ["KEY_OURS"]
     try:
         table.backfill("v", where="1=1")

@@ -33,9 +33,9 @@ class Adder:
 
 
 def adding(weights: Path, log: Path, version: str | None = None) -> UDF:
-    adder = udf(data_type=pa.int64(), artifacts={"weights": str(weights)}, task_size=10, version=version)(Adder)(
-        str(log)
-    )
+    adder = udf(
+        data_type=pa.int64(), artifacts={"weights": str(weights)}, task_size=10, version=version
+    )(Adder)(str(log))
     assert isinstance(adder, UDF)
     return adder
 
@@ -49,7 +49,9 @@ def weights(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-def test_tasks_and_jobs_of_a_machine_share_one_copy(table: Table, weights: Path, tmp_path: Path, environments: Path):
+def test_tasks_and_jobs_of_a_machine_share_one_copy(
+    table: Table, weights: Path, tmp_path: Path, environments: Path
+):
     table.add_columns({"v": adding(weights, tmp_path / "log")})
     assert table.backfill("v").rows_computed == 60
     loads = (tmp_path / "log").read_text().splitlines()
@@ -60,12 +62,16 @@ def test_tasks_and_jobs_of_a_machine_share_one_copy(table: Table, weights: Path,
     assert table.count_rows("v = id + 100") == 62
     assert (tmp_path / "log").read_text().splitlines() == loads  # and the models
     (path,) = {line.split()[1] for line in loads}
-    assert Path(path).parent.parent == environments and Path(path).parent.name.startswith("artifact-")
+    assert Path(path).parent.parent == environments and Path(path).parent.name.startswith(
+        "artifact-"
+    )
 
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_views_of_chunkers_and_table_functions_have_artifacts(table: Table, db: Connection, weights: Path):
+def test_views_of_chunkers_and_table_functions_have_artifacts(
+    table: Table, db: Connection, weights: Path
+):
     class Chunk(NamedTuple):
         number: int
 
@@ -97,7 +103,9 @@ def test_views_of_chunkers_and_table_functions_have_artifacts(table: Table, db: 
 @pytest.fixture
 def inline(tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setenv("HOME", str(tmp_path))  # copies lie in ~/.cache
-    return lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}, {"id": 2}])
+    return lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table(
+        "t", [{"id": 1}, {"id": 2}]
+    )
 
 
 def values(table: Table) -> list[object]:
@@ -116,7 +124,12 @@ def test_another_content_is_another_version_and_computes_all_rows(
     (weights / "number").write_text("200")
     inline.alter_columns({"path": "v", "udf": function})
     assert inline.backfill("v", stale=True).rows_computed == 2 and values(inline) == [201, 202]
-    assert inline.backfill("v", udf=adding(weights, tmp_path / "log", version), stale=True).rows_computed == 0
+    assert (
+        inline.backfill(
+            "v", udf=adding(weights, tmp_path / "log", version), stale=True
+        ).rows_computed
+        == 0
+    )
 
 
 def test_a_content_that_changed_after_the_registration_ends_the_job_by_the_name_of_the_file(
@@ -131,7 +144,12 @@ def test_a_content_that_changed_after_the_registration_ends_the_job_by_the_name_
     assert caught.value.location == str(weights) and values(inline) == [None, None]
 
 
-def test_a_location_without_files_is_an_error_before_anything_changes(inline: Table, tmp_path: Path):
-    with pytest.raises(UdfDefinitionError, match=r"'weights' cannot be listed: there is neither a file nor a folder"):
+def test_a_location_without_files_is_an_error_before_anything_changes(
+    inline: Table, tmp_path: Path
+):
+    with pytest.raises(
+        UdfDefinitionError,
+        match=r"'weights' cannot be listed: there is neither a file nor a folder",
+    ):
         inline.add_columns({"v": adding(tmp_path / "nothing", tmp_path / "log")})
     assert inline.to_lance().schema.names == ["id"]

@@ -67,16 +67,22 @@ def bound(table: Table, column: str) -> dict[str, object]:
     return stored
 
 
-def test_two_columns_have_two_versions_of_one_package_in_one_session(table: Table, environments: Path, tmp_path: Path):
+def test_two_columns_have_two_versions_of_one_package_in_one_session(
+    table: Table, environments: Path, tmp_path: Path
+):
     calls = tmp_path / "calls"
     old, new = packaging(OLD), packaging(NEW)
-    table.add_columns({"old": version_of(old, calls), "new": version_of(new, calls), "own": version_of(None)})
+    table.add_columns(
+        {"old": version_of(old, calls), "new": version_of(new, calls), "own": version_of(None)}
+    )
     for column in ("old", "new", "own"):
         assert table.backfill(column).rows_computed == 60
     import packaging as ours
 
     assert (
-        values(table, "old") == {OLD} and values(table, "new") == {NEW} and values(table, "own") == {ours.__version__}
+        values(table, "old") == {OLD}
+        and values(table, "new") == {NEW}
+        and values(table, "own") == {ours.__version__}
     )
     assert len(calls.read_text().split()) == 120
     names = {name[:32] for name in built(environments)}
@@ -84,8 +90,12 @@ def test_two_columns_have_two_versions_of_one_package_in_one_session(table: Tabl
     assert GenevaManifest is Manifest
 
 
-def test_only_a_job_makes_an_environment_and_only_once(table: Table, environments: Path, spark: SparkSession):
-    manifest = Manifest.create_pip("once").pip([f"packaging=={OLD}"]).version("of this test").build()
+def test_only_a_job_makes_an_environment_and_only_once(
+    table: Table, environments: Path, spark: SparkSession
+):
+    manifest = (
+        Manifest.create_pip("once").pip([f"packaging=={OLD}"]).version("of this test").build()
+    )
     before = built(environments)
     table.add_columns({"v": version_of(manifest)})
     table.plan_backfill("v")
@@ -101,7 +111,9 @@ def test_only_a_job_makes_an_environment_and_only_once(table: Table, environment
     assert (environments / environment / "environment.json").stat().st_ino == first.st_ino
 
 
-def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(db: Connection, table: Table):
+def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(
+    db: Connection, table: Table
+):
     old = packaging(OLD)
     with_default = lance_spark.connect(db.uri, db.spark, progress=False, default_manifest=old)
     words = with_default.open_table("words")
@@ -109,9 +121,9 @@ def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(d
     assert Manifest.from_dict(bound(words, "a")["manifest"]) == old == table.get_manifest("a")
     assert table.get_manifest("id") is None
     # Another default, and none, changes nothing.
-    other_db = lance_spark.connect(db.uri, db.spark, progress=False, default_manifest=packaging(NEW)).open_table(
-        "words"
-    )
+    other_db = lance_spark.connect(
+        db.uri, db.spark, progress=False, default_manifest=packaging(NEW)
+    ).open_table("words")
     assert other_db.backfill("a", where="id < 30").rows_computed == 30
     assert table.backfill("a").rows_computed == 30
     assert values(table, "a") == {OLD}
@@ -121,7 +133,9 @@ def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(d
     assert values(table, "a") == {NEW}
 
 
-def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Connection, spark: SparkSession):
+def test_the_default_comes_from_the_connection_and_never_from_a_session(
+    db: Connection, spark: SparkSession
+):
     old, new = packaging(OLD), packaging(NEW)
     table = db.create_table("t", [{"id": 1}])
     db.define_manifest("old one", old)
@@ -130,12 +144,18 @@ def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Conn
     spark.conf.set("spark.lance.manifest", new.to_json())
     try:
         old_table.add_columns({"given": version_of(None), "own": version_of(new)})
-        with pytest.raises(OptionError, match=r"spark.lance.manifest.*was SET in the session.*RESET"):
+        with pytest.raises(
+            OptionError, match=r"spark.lance.manifest.*was SET in the session.*RESET"
+        ):
             table.add_columns({"x": version_of(None)})
     finally:
         spark.conf.unset("spark.lance.manifest")
     manifest_names = {name: bound(table, name)["manifest"]["name"] for name in ("given", "own")}  # type: ignore[index]
-    assert manifest_names == {"given": old.name, "own": new.name} and table.schema.names == ["id", "given", "own"]
+    assert manifest_names == {"given": old.name, "own": new.name} and table.schema.names == [
+        "id",
+        "given",
+        "own",
+    ]
     db.delete_manifest("old one")
     assert db.list_manifests() == {}
     with pytest.raises(RegistrationError, match="No manifest has the name 'old one'"):
@@ -143,8 +163,12 @@ def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Conn
 
 
 @pytest.mark.classic
-@pytest.mark.parametrize("setting", ["spark.lance.environments.dir", "spark.lance.environments.maxBytes"])
-def test_a_session_cannot_say_where_environments_are(table: Table, spark: SparkSession, tmp_path: Path, setting: str):
+@pytest.mark.parametrize(
+    "setting", ["spark.lance.environments.dir", "spark.lance.environments.maxBytes"]
+)
+def test_a_session_cannot_say_where_environments_are(
+    table: Table, spark: SparkSession, tmp_path: Path, setting: str
+):
     table.add_columns({"v": version_of(packaging(OLD))})
     before = spark.conf.get(setting, None)
     for value in (str(tmp_path / "elsewhere"), ""):
@@ -163,16 +187,25 @@ def test_a_udf_that_is_passed_runs_in_the_columns_environment(table: Table):
     result = table.backfill("v", udf=version_of(None, name="other"))
     assert result.rows_computed == 60 and values(table, "v") == {OLD}
     # The same UDF in another environment is another computation.
-    assert table.backfill("v", udf=version_of(packaging(NEW), name="other"), where="id < 10").rows_computed == 10
+    assert (
+        table.backfill(
+            "v", udf=version_of(packaging(NEW), name="other"), where="id < 10"
+        ).rows_computed
+        == 10
+    )
     assert values(table, "v") == {OLD, NEW}
 
 
-def test_a_package_that_is_nowhere_fails_the_job_at_once_before_any_row_is_read(table: Table, tmp_path: Path):
+def test_a_package_that_is_nowhere_fails_the_job_at_once_before_any_row_is_read(
+    table: Table, tmp_path: Path
+):
     calls = tmp_path / "calls"
     manifest = Manifest.create_pip("broken").pip(["no-such-package-of-lance-spark==1.0"]).build()
     table.add_columns({"v": version_of(manifest, calls)})
     version = table.version
-    with pytest.raises(EnvironmentBuildError, match=r"no-such-package-of-lance-spark(?s:.*)Manifest: 'broken'"):
+    with pytest.raises(
+        EnvironmentBuildError, match=r"no-such-package-of-lance-spark(?s:.*)Manifest: 'broken'"
+    ):
         table.backfill("v")
     assert table.version == version and not calls.exists()
     (job,) = table.list_jobs()
@@ -184,25 +217,42 @@ def test_a_package_that_is_nowhere_fails_the_job_at_once_before_any_row_is_read(
     assert time.monotonic() - began < 10
 
 
-def test_a_job_that_is_cancelled_while_its_environment_is_made_is_cancelled(table: Table, tmp_path: Path):
+def test_a_job_that_is_cancelled_while_its_environment_is_made_is_cancelled(
+    table: Table, tmp_path: Path
+):
     begun = tmp_path / "begun"
     code = f"import os, time; print(os.getpid(), file=open({str(begun)!r}, 'w'), flush=True); time.sleep(300)"
     source(tmp_path, "lance_spark_slow", "1.0", code)
-    slow = Manifest.create_pip("slow").pip(["lance-spark-slow==1.0"]).find_links([str(tmp_path)]).build()
+    slow = (
+        Manifest.create_pip("slow")
+        .pip(["lance-spark-slow==1.0"])
+        .find_links([str(tmp_path)])
+        .build()
+    )
     table.add_columns({"v": version_of(slow)})
     job = table.backfill_async("v")
     assert isinstance(job, Job)
     eventually(lambda: begun.exists() and begun.read_text().endswith("\n"), 60)
     job.cancel()
-    with pytest.raises(BackfillIncompleteError, match="the job was cancelled; 0 of 3 fragments done"):
+    with pytest.raises(
+        BackfillIncompleteError, match="the job was cancelled; 0 of 3 fragments done"
+    ):
         job.result(30)
     assert job.status == "CANCELLED" and table.get_job(job.job_id).status == "CANCELLED"
     eventually(lambda: not psutil.pid_exists(int(begun.read_text())))
 
 
 @pytest.mark.long
-def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environments: Path, tmp_path: Path):
-    command = [sys.executable, "-m", "tests.lance_spark.environments.secrets", str(tmp_path), str(environments)]
+def test_values_of_environment_variables_reach_the_udf_and_nothing_else(
+    environments: Path, tmp_path: Path
+):
+    command = [
+        sys.executable,
+        "-m",
+        "tests.lance_spark.environments.secrets",
+        str(tmp_path),
+        str(environments),
+    ]
     process = subprocess.run(
         command,
         cwd=Path(__file__).parents[3],
@@ -258,12 +308,16 @@ def test_exceptions_of_packages_that_only_the_udf_has_can_be_named_in_its_policy
 
 
 @pytest.mark.sample(1)
-def test_stored_environments_are_code_that_can_be_forbidden(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_stored_environments_are_code_that_can_be_forbidden(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     table.add_columns({"v": version_of(packaging(OLD))})
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
     with pytest.raises(StoredUdfError, match="forbidden by LANCE_SPARK_ALLOW_STORED_UDFS"):
         table.backfill("v")
-    with pytest.raises(StoredUdfError, match=r"Manifest: 'packaging 23.2' of column 'v'.*manifest of its own"):
+    with pytest.raises(
+        StoredUdfError, match=r"Manifest: 'packaging 23.2' of column 'v'.*manifest of its own"
+    ):
         table.backfill("v", udf=version_of(None))
     assert table.backfill("v", udf=version_of(packaging(NEW))).rows_computed == 60
     assert values(table, "v") == {NEW}
@@ -274,7 +328,9 @@ def test_a_table_function_of_spark_refuses_an_environment(spark: SparkSession):
     def split(text: str) -> list[tuple[str]]:
         return [(text,)]
 
-    with pytest.raises(RegistrationError, match=r"manifest 'packaging 23.2'.*create_udtf_view.*spark.archives"):
+    with pytest.raises(
+        RegistrationError, match=r"manifest 'packaging 23.2'.*create_udtf_view.*spark.archives"
+    ):
         table_function(split, spark=spark)
 
 
@@ -286,7 +342,12 @@ def test_modules_and_the_working_directory_go_along(
     (project / "features").mkdir(parents=True)
     (project / "features" / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
     (project / "single.py").write_text("def triple(x):\n    return 3 * x\n")
-    manifest = Manifest.create_pip("mine").pip([f"packaging=={OLD}"]).py_modules([str(project / "single.py")]).build()
+    manifest = (
+        Manifest.create_pip("mine")
+        .pip([f"packaging=={OLD}"])
+        .py_modules([str(project / "single.py")])
+        .build()
+    )
     monkeypatch.chdir(project)
     captured = db.capture_local_environment("captured", skip_site_packages=True)
 
@@ -309,7 +370,9 @@ def test_modules_and_the_working_directory_go_along(
     assert table.backfill("a").rows_computed == 60
     assert table.backfill("b").rows_computed == 60
     assert table.count_rows("a = 3 * id AND b = 2 * id") == 60
-    assert captured.skip_site_packages and [archive.role for archive in captured.archives] == ["workspace"]
+    assert captured.skip_site_packages and [archive.role for archive in captured.archives] == [
+        "workspace"
+    ]
 
 
 @pytest.mark.sample(1)
@@ -325,7 +388,9 @@ def test_an_archive_that_was_altered_in_the_store_is_refused(table: Table, tmp_p
         return int(altered_module.VALUE)
 
     table.add_columns({"v": value})
-    part = Path(table.uri).parent / "_lance_spark" / "environments" / manifest.archives[0].sha256 / "0"
+    part = (
+        Path(table.uri).parent / "_lance_spark" / "environments" / manifest.archives[0].sha256 / "0"
+    )
     part.write_bytes(part.read_bytes()[::-1])
     with pytest.raises(EnvironmentBuildError, match=r"modules archive .* was altered"):
         table.backfill("v")

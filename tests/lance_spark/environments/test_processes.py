@@ -47,15 +47,19 @@ def noting(log: Path, manifest: Manifest | None, *, wait_at: int | None = None) 
                 time.sleep(0.05)
             return 2 * id
 
-    noting_udf = udf(data_type=pa.int64(), manifest=manifest, task_size=5, min_checkpoint_size=5)(Noting)(
-        str(log), wait_at
-    )
+    noting_udf = udf(data_type=pa.int64(), manifest=manifest, task_size=5, min_checkpoint_size=5)(
+        Noting
+    )(str(log), wait_at)
     assert isinstance(noting_udf, UDF)
     return noting_udf
 
 
 def logged_processes(log: Path) -> list[list[int]]:
-    return [[int(number) for number in line.split()] for line in log.read_text().splitlines()] if log.exists() else []
+    return (
+        [[int(number) for number in line.split()] for line in log.read_text().splitlines()]
+        if log.exists()
+        else []
+    )
 
 
 def lives(process: int | psutil.Process) -> bool:
@@ -74,17 +78,25 @@ def workers() -> list[psutil.Process]:
     """
     family = [process for process in psutil.Process().children(recursive=True) if lives(process)]
     pythons = [process for process in family if "java" not in process.name()]
-    daemons = [process for process in pythons if any(part.endswith(".daemon") for part in process.cmdline())]
+    daemons = [
+        process
+        for process in pythons
+        if any(part.endswith(".daemon") for part in process.cmdline())
+    ]
     return [process for process in daemons if process.ppid() in {daemon.pid for daemon in daemons}]
 
 
 @pytest.mark.parametrize("where", ["worker", "environment"])
-def test_processes_outlive_tasks_and_workers_and_serve_the_next_job(table: Table, tmp_path: Path, where: str):
+def test_processes_outlive_tasks_and_workers_and_serve_the_next_job(
+    table: Table, tmp_path: Path, where: str
+):
     log = tmp_path / "log"
     table.add_columns({"v": noting(log, packaging(OLD) if where == "environment" else None)})
     assert table.backfill("v").rows_computed == 60  # 12 tasks of 5 rows
     processes = logged_processes(log)
-    assert 1 <= len(processes) <= 2 and all(lives(pid) for process in processes for pid in process[:2])
+    assert 1 <= len(processes) <= 2 and all(
+        lives(pid) for process in processes for pid in process[:2]
+    )
     for worker in workers():
         worker.kill()
     table.add(rows(60))
@@ -95,7 +107,9 @@ def test_processes_outlive_tasks_and_workers_and_serve_the_next_job(table: Table
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("victim", ["worker", "process"])
-def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp_path: Path, victim: str):
+def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(
+    table: Table, tmp_path: Path, victim: str
+):
     log = tmp_path / "log"
     table.add_columns({"v": noting(log, packaging(OLD), wait_at=33)})
     job = table.backfill_async("v")
@@ -127,14 +141,22 @@ table = db.create_table("t", pa.table({{"id": pa.array(range(60), pa.int64())}})
 table.add_columns({{"v": noting(Path({str(log)!r}), packaging({OLD!r}), wait_at=0)}})
 table.backfill("v")
 """
-    driver = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3], start_new_session=True)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[3], start_new_session=True
+    )
     try:
         eventually(lambda: bool(logged_processes(log)), 90)
         family = psutil.Process(driver.pid).children(recursive=True)
         assert any("java" in member.name() for member in family)
-        for member in [psutil.Process(driver.pid), *(member for member in family if "java" in member.name())]:
+        for member in [
+            psutil.Process(driver.pid),
+            *(member for member in family if "java" in member.name()),
+        ]:
             member.kill()
-        eventually(lambda: not any(lives(pid) for process in logged_processes(log) for pid in process[:2]), 30)
+        eventually(
+            lambda: not any(lives(pid) for process in logged_processes(log) for pid in process[:2]),
+            30,
+        )
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()

@@ -9,7 +9,16 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from lance_spark import Connection, EnvironmentBuildError, Manifest, Table, UdfDefinitionError, chunker, udf, udtf
+from lance_spark import (
+    Connection,
+    EnvironmentBuildError,
+    Manifest,
+    Table,
+    UdfDefinitionError,
+    chunker,
+    udf,
+    udtf,
+)
 from tests.lance_spark.environments.conftest import VERSIONS, packaging
 from udf_runtime.execute import TableSource
 
@@ -75,7 +84,9 @@ def test_the_views_manifest_is_for_a_function_without_one(db: Connection, table:
 
         yield pa.record_batch([pa.array([packaging.__version__])], names=["version"])
 
-    view = db.create_udtf_view("v", source=table.search(None), udtf=version, manifest=packaging(OLD))
+    view = db.create_udtf_view(
+        "v", source=table.search(None), udtf=version, manifest=packaging(OLD)
+    )
     view.refresh()
     assert view.to_arrow(["version"]).to_pylist() == [{"version": OLD}]
     manifest = view.get_manifest()
@@ -93,7 +104,9 @@ def test_columns_of_a_materialized_view_run_in_their_environments(db: Connection
 
         return version
 
-    query = table.search(None).select({"id": "id", "a": versioned(packaging(OLD)), "b": versioned(packaging(NEW))})
+    query = table.search(None).select(
+        {"id": "id", "a": versioned(packaging(OLD)), "b": versioned(packaging(NEW))}
+    )
     view = db.create_materialized_view("v", query)
     view.refresh()
     assert view.count_rows(f"a = '{OLD}' AND b = '{NEW}'") == 60
@@ -107,7 +120,9 @@ def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Tabl
         requests.append(f"token {len(requests)}")
         return requests[-1]
 
-    manifest = Manifest.create_pip("keys").pip([f"packaging=={OLD}"]).env_vars({"TOKEN": token}).build()
+    manifest = (
+        Manifest.create_pip("keys").pip([f"packaging=={OLD}"]).env_vars({"TOKEN": token}).build()
+    )
 
     @udf(data_type=pa.string(), input_columns=["id"], manifest=manifest)
     def key(id: int) -> str:
@@ -122,16 +137,22 @@ def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Tabl
         yield pa.record_batch({"key": [os.environ["TOKEN"]]})
 
     table.add_columns({"key": key})
-    columns = db.create_materialized_view("columns", table.search(None).select({"id": "id", "key": key, "again": key}))
+    columns = db.create_materialized_view(
+        "columns", table.search(None).select({"id": "id", "key": key, "again": key})
+    )
     udtf_views = [
-        db.create_udtf_view(function.name, source=table.search(None), udtf=function) for function in (chunks, rows)
+        db.create_udtf_view(function.name, source=table.search(None), udtf=function)
+        for function in (chunks, rows)
     ]
     requests.clear()
     table.backfill("key")
     for view in (columns, *udtf_views):
         view.refresh()
     assert len(requests) == 4
-    keys = [set(relation.to_arrow(["key"])["key"].to_pylist()) for relation in (table, columns, *udtf_views)]
+    keys = [
+        set(relation.to_arrow(["key"])["key"].to_pylist())
+        for relation in (table, columns, *udtf_views)
+    ]
     assert keys == [{request} for request in requests] and columns.count_rows("again = key") == 60
 
 
@@ -155,7 +176,12 @@ def test_a_view_whose_environment_cannot_be_made_stays_as_it_is(db: Connection, 
 
 
 def test_what_is_missing_is_found_before_a_refresh_begins(db: Connection, table: Table):
-    manifest = Manifest.create_pip("keys").pip([f"packaging=={OLD}"]).add_env_var("NO_SUCH_KEY_OF_LANCE_SPARK").build()
+    manifest = (
+        Manifest.create_pip("keys")
+        .pip([f"packaging=={OLD}"])
+        .add_env_var("NO_SUCH_KEY_OF_LANCE_SPARK")
+        .build()
+    )
 
     @udf(data_type=pa.int64(), manifest=manifest)
     def same(id: int) -> int:

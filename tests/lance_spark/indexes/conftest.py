@@ -54,7 +54,9 @@ def rows(first: int, count: int, seed: int = 0) -> pa.Table:
 
 
 def make(path: str, *, stable: bool = True) -> None:
-    lance.write_dataset(rows(0, ROWS), path, max_rows_per_file=FRAGMENT_ROWS, enable_stable_row_ids=stable)
+    lance.write_dataset(
+        rows(0, ROWS), path, max_rows_per_file=FRAGMENT_ROWS, enable_stable_row_ids=stable
+    )
 
 
 def create(table: Table, kind: str, **options: Any) -> None:
@@ -62,8 +64,15 @@ def create(table: Table, kind: str, **options: Any) -> None:
     if kind == "FTS":
         table.create_fts_index(KINDS[kind], **{"name": "ix", "replace": True, **options})
     elif kind.startswith("IVF"):
-        numbers = {"num_partitions": 4, "num_sub_vectors": 4, "max_iterations": 5, "ef_construction": 50}
-        table.create_index(vector_column_name=KINDS[kind], index_type=kind, **{"name": "ix", **numbers, **options})  # type: ignore[arg-type]
+        numbers = {
+            "num_partitions": 4,
+            "num_sub_vectors": 4,
+            "max_iterations": 5,
+            "ef_construction": 50,
+        }
+        table.create_index(
+            vector_column_name=KINDS[kind], index_type=kind, **{"name": "ix", **numbers, **options}
+        )  # type: ignore[arg-type]
     else:
         table.create_scalar_index(KINDS[kind], index_type=kind, **{"name": "ix", **options})  # type: ignore[arg-type]
 
@@ -83,7 +92,9 @@ def wrong_answers(path: str, kind: str) -> list[Any]:
     if kind.startswith("IVF"):
         return [seed for seed in range(4) if not _is_near(dataset, seed)]
     return [
-        text for text in FILTERS[KINDS[kind]] if _matching_ids(dataset, text) != _matching_ids(dataset, text, False)
+        text
+        for text in FILTERS[KINDS[kind]]
+        if _matching_ids(dataset, text) != _matching_ids(dataset, text, False)
     ]
 
 
@@ -93,16 +104,29 @@ def _matching_ids(dataset: lance.LanceDataset, text: str, use_index: bool = True
 
 
 def _finds(dataset: lance.LanceDataset, word: str) -> bool:
-    hits = dataset.to_table(columns=["id", "_score"], full_text_query={"query": word, "columns": ["text"]})
+    hits = dataset.to_table(
+        columns=["id", "_score"], full_text_query={"query": word, "columns": ["text"]}
+    )
     texts = dataset.to_table(columns=["id", "text"]).to_pylist()
-    return sorted(hits["id"].to_pylist()) == sorted(row["id"] for row in texts if word in row["text"].split())
+    return sorted(hits["id"].to_pylist()) == sorted(
+        row["id"] for row in texts if word in row["text"].split()
+    )
 
 
 def _is_near(dataset: lance.LanceDataset, seed: int) -> bool:
     query = vectors(1, seed + 100)[0].as_py()
-    search: dict[str, Any] = {"column": "vec", "q": query, "k": 20, "nprobes": 4, "refine_factor": 20, "ef": 400}
+    search: dict[str, Any] = {
+        "column": "vec",
+        "q": query,
+        "k": 20,
+        "nprobes": 4,
+        "refine_factor": 20,
+        "ef": 400,
+    }
     near = dataset.to_table(columns=["id"], nearest=search)["id"].to_pylist()
-    exact = dataset.to_table(columns=["id"], nearest={**search, "use_index": False})["id"].to_pylist()
+    exact = dataset.to_table(columns=["id"], nearest={**search, "use_index": False})[
+        "id"
+    ].to_pylist()
     return len(set(near)) == len(exact) and len(set(near) & set(exact)) >= 19
 
 

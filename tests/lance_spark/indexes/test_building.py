@@ -49,7 +49,9 @@ CLASS_NAMES = {
 @pytest.mark.guarantee("I01")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tasks", ["one task", "small tasks"])
-def test_each_kind_serves_all_rows(kind: str, tasks: str, opened: Opened, table_path: str, request: Any):
+def test_each_kind_serves_all_rows(
+    kind: str, tasks: str, opened: Opened, table_path: str, request: Any
+):
     if tasks == "small tasks":
         request.getfixturevalue("small_tasks")
     table = opened()
@@ -59,10 +61,16 @@ def test_each_kind_serves_all_rows(kind: str, tasks: str, opened: Opened, table_
     assert stats.distance_type == ("l2" if kind.startswith("IVF") else None)
     assert stats.num_indices == (2 if "HNSW" in kind and tasks == "small tasks" else 1)
     (listed,) = table.list_indices()
-    assert (listed.name, listed.index_type, listed.columns) == ("ix", CLASS_NAMES.get(kind, kind), [KINDS[kind]])
+    assert (listed.name, listed.index_type, listed.columns) == (
+        "ix",
+        CLASS_NAMES.get(kind, kind),
+        [KINDS[kind]],
+    )
     assert wrong_answers(table_path, kind) == []
     assert not os.path.exists(f"{table_path}/_lance_spark"), "the model of the tasks is gone"
-    assert len(os.listdir(f"{table_path}/_indices")) == stats.num_indices, "so are the segments that were merged"
+    assert len(os.listdir(f"{table_path}/_indices")) == stats.num_indices, (
+        "so are the segments that were merged"
+    )
 
 
 def test_an_index_of_tasks_is_that_of_pylance(opened: Opened, table_path: str, small_tasks: None):
@@ -76,11 +84,15 @@ def test_an_index_of_tasks_is_that_of_pylance(opened: Opened, table_path: str, s
         "text", "INVERTED", name="text_idx", with_position=False, stem=True, max_token_length=None,
         remove_stop_words=False, ascii_folding=False,
     )  # fmt: skip
-    assert hits.equals(ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")]))
+    assert hits.equals(
+        ours.to_table(**search).sort_by([("_score", "descending"), ("id", "ascending")])
+    )
     assert lance.dataset(table_path).describe_indices()[0].details == details
 
 
-def test_null_vectors_and_deleted_rows_are_left_out(table_path: str, opened: Opened, small_tasks: None):
+def test_null_vectors_and_deleted_rows_are_left_out(
+    table_path: str, opened: Opened, small_tasks: None
+):
     table = opened()
     values = [None if i % 3 == 0 else v for i, v in enumerate(vectors(ROWS, 5).to_pylist())]
     data = rows(0, ROWS).drop(["vec"]).append_column("vec", pa.array(values, vectors(1).type))
@@ -93,7 +105,9 @@ def test_null_vectors_and_deleted_rows_are_left_out(table_path: str, opened: Ope
 
 
 @pytest.mark.parametrize("kind", ["BTREE", "FTS", "IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ"])
-def test_a_table_without_rows_gets_an_index_that_takes_rows_later(kind: str, opened: Opened, table_path: str):
+def test_a_table_without_rows_gets_an_index_that_takes_rows_later(
+    kind: str, opened: Opened, table_path: str
+):
     table = opened()
     lance.write_dataset(rows(0, 1).slice(0, 0), table_path, mode="overwrite")
     create(table, kind)
@@ -114,12 +128,19 @@ def test_too_few_vectors_for_a_model_are_an_error(opened: Opened, table_path: st
 
 def test_nested_fields_and_hamming_distances(opened: Opened, table_path: str):
     table = opened()
-    bits = pa.FixedSizeListArray.from_arrays(pa.array([i % 251 for i in range(8000)], pa.uint8()), 8)
+    bits = pa.FixedSizeListArray.from_arrays(
+        pa.array([i % 251 for i in range(8000)], pa.uint8()), 8
+    )
     data = pa.table({"s": [{"a": i} for i in range(1000)], "bits": bits})
     lance.write_dataset(data, table_path, mode="overwrite", max_rows_per_file=300)
     table.create_scalar_index("s.a")
-    table.create_index("hamming", vector_column_name="bits", index_type="IVF_FLAT", num_partitions=2)
-    assert {index.name: index.columns for index in table.list_indices()} == {"s.a_idx": ["s.a"], "bits_idx": ["bits"]}
+    table.create_index(
+        "hamming", vector_column_name="bits", index_type="IVF_FLAT", num_partitions=2
+    )
+    assert {index.name: index.columns for index in table.list_indices()} == {
+        "s.a_idx": ["s.a"],
+        "bits_idx": ["bits"],
+    }
     assert table.index_stats("bits_idx").distance_type == "hamming"
     plan = lance.dataset(table_path).scanner(filter="s.a = 7").explain_plan(verbose=True)
     assert "s.a_idx" in plan
@@ -152,29 +173,65 @@ def test_impossible_indexes_are_refused_before_a_change(opened: Opened):
     refused: list[tuple[type[Exception], str, Callable[[], None]]] = [
         (ColumnNotFoundError, "nothing", lambda: table.create_scalar_index("nothing")),
         (UnsupportedTypeError, "BTREE", lambda: table.create_scalar_index("tags")),
-        (UnsupportedTypeError, "LABEL_LIST", lambda: table.create_scalar_index("x", index_type="LABEL_LIST")),
+        (
+            UnsupportedTypeError,
+            "LABEL_LIST",
+            lambda: table.create_scalar_index("x", index_type="LABEL_LIST"),
+        ),
         (UnsupportedTypeError, "NGRAM", lambda: table.create_scalar_index("x", index_type="NGRAM")),
         (UnsupportedTypeError, "FTS", lambda: table.create_fts_index("x")),
         (UnsupportedTypeError, "vectors", lambda: table.create_index(vector_column_name="x")),
         (ColumnNotFoundError, "'vector'", table.create_index),
-        (OptionError, "create_fts_index", lambda: table.create_scalar_index("text", index_type="FTS")),  # type: ignore[arg-type]
-        (OptionError, "IVF_HNSW_SQ", lambda: table.create_index(vector_column_name="vec", index_type="HNSW")),  # type: ignore[arg-type]
+        (
+            OptionError,
+            "create_fts_index",
+            lambda: table.create_scalar_index("text", index_type="FTS"),
+        ),  # type: ignore[arg-type]
+        (
+            OptionError,
+            "IVF_HNSW_SQ",
+            lambda: table.create_index(vector_column_name="vec", index_type="HNSW"),
+        ),  # type: ignore[arg-type]
         (OptionError, "cosine", lambda: table.create_index("manhattan", vector_column_name="vec")),
         (OptionError, "uint8", lambda: table.create_index("hamming", vector_column_name="vec")),
-        (OptionError, "divides 8", lambda: table.create_index(vector_column_name="vec", num_sub_vectors=3)),
+        (
+            OptionError,
+            "divides 8",
+            lambda: table.create_index(vector_column_name="vec", num_sub_vectors=3),
+        ),
         (OptionError, "num_bits", lambda: table.create_index(vector_column_name="vec", num_bits=5)),
-        (OptionError, "num_partitions", lambda: table.create_index(vector_column_name="vec", num_partitions=0)),
+        (
+            OptionError,
+            "num_partitions",
+            lambda: table.create_index(vector_column_name="vec", num_partitions=0),
+        ),
         (OptionError, "base_tokenizer", lambda: table.create_fts_index("text", base_tokenizer="x")),  # type: ignore[arg-type]
-        (OptionError, "max_token_length", lambda: table.create_fts_index("text", max_token_length=0)),
-        (OptionError, "writer_heap_size", lambda: table.create_fts_index("text", writer_heap_size=1)),
+        (
+            OptionError,
+            "max_token_length",
+            lambda: table.create_fts_index("text", max_token_length=0),
+        ),
+        (
+            OptionError,
+            "writer_heap_size",
+            lambda: table.create_fts_index("text", writer_heap_size=1),
+        ),
         (OptionError, "each index", lambda: table.create_fts_index(["text", "tags"], name="both")),
         (OptionError, "each once", lambda: table.create_fts_index(["text", "text"])),
         (OptionError, "name", lambda: table.create_scalar_index("x", name="")),
         (UnsupportedOperationError, "accelerator", lambda: table.create_index(accelerator="cuda")),
-        (UnsupportedOperationError, "tokenizer_name", lambda: table.create_fts_index("text", tokenizer_name="en_stem")),
+        (
+            UnsupportedOperationError,
+            "tokenizer_name",
+            lambda: table.create_fts_index("text", tokenizer_name="en_stem"),
+        ),
         (IndexNotFoundError, "no indexes", lambda: table.drop_index("x_idx")),
         (IndexNotFoundError, "no indexes", lambda: table.optimize_indices("x_idx")),
-        (OptionError, "num_indices_to_merge", lambda: table.optimize_indices(num_indices_to_merge=-1)),
+        (
+            OptionError,
+            "num_indices_to_merge",
+            lambda: table.optimize_indices(num_indices_to_merge=-1),
+        ),
     ]
     for kind, text, call in refused:
         with pytest.raises(kind, match=text):
@@ -183,7 +240,12 @@ def test_impossible_indexes_are_refused_before_a_change(opened: Opened):
 
 
 def test_runs_of_fragments_are_contiguous_and_even():
-    for fragments in ([], [(5, 0)], [(i, 10) for i in range(7)], [(0, 1000), *((i, 1) for i in range(1, 30))]):
+    for fragments in (
+        [],
+        [(5, 0)],
+        [(i, 10) for i in range(7)],
+        [(0, 1000), *((i, 1) for i in range(1, 30))],
+    ):
         for most in (1, 2, 3, 100):
             runs = cut(fragments, task_rows=10, most=most)
             assert [number for run in runs for number in run] == [number for number, _ in fragments]
@@ -193,16 +255,26 @@ def test_runs_of_fragments_are_contiguous_and_even():
 
 
 @pytest.mark.spark
-def test_an_index_on_spark_serves_filters_and_explain_shows_it(opened: Opened, small_tasks: None, spark: Any):
+def test_an_index_on_spark_serves_filters_and_explain_shows_it(
+    opened: Opened, small_tasks: None, spark: Any
+):
     table = opened()
     table.create_scalar_index("x")
-    table.create_index(vector_column_name="vec", num_partitions=4, num_sub_vectors=4, max_iterations=5)
-    assert table.index_stats("vec_idx").num_indexed_rows == table.index_stats("x_idx").num_indexed_rows == ROWS
+    table.create_index(
+        vector_column_name="vec", num_partitions=4, num_sub_vectors=4, max_iterations=5
+    )
+    assert (
+        table.index_stats("vec_idx").num_indexed_rows
+        == table.index_stats("x_idx").num_indexed_rows
+        == ROWS
+    )
     frame = table.to_spark().filter("x = 5")
     assert frame.count() == len(range(5, ROWS, 97))
     if is_classic(spark):
         explained = frame._jdf.queryExecution().toString()
         assert "index: x_idx" in explained
     table.to_lance().delete("id > 20")
-    with pytest.raises(IndexBuildError, match=r"Index 'bad' \(IVF_PQ\) of column 'vec'.*could not be built"):
+    with pytest.raises(
+        IndexBuildError, match=r"Index 'bad' \(IVF_PQ\) of column 'vec'.*could not be built"
+    ):
         table.create_index(vector_column_name="vec", name="bad")

@@ -12,11 +12,25 @@ from lance import LanceOperation
 from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
-from lance_spark import CommitConflictError, CommitImpossibleError, IndexExistsError, Table, last_commit
+from lance_spark import (
+    CommitConflictError,
+    CommitImpossibleError,
+    IndexExistsError,
+    Table,
+    last_commit,
+)
 from lance_spark.commit import schema_change
 from lance_spark.indexes import build
 from lance_spark.indexes import commit as committing
-from tests.lance_spark.indexes.conftest import FRAGMENT_ROWS, KINDS, ROWS, create, rows, vectors, wrong_answers
+from tests.lance_spark.indexes.conftest import (
+    FRAGMENT_ROWS,
+    KINDS,
+    ROWS,
+    create,
+    rows,
+    vectors,
+    wrong_answers,
+)
 
 pytestmark = pytest.mark.sample(2, tests=2)
 
@@ -34,10 +48,14 @@ def replace_column_file(path: str, column: str) -> None:
         "vec": vectors(FRAGMENT_ROWS, 9),
     }[column]
     name = f"replaced-{column}-{dataset.version}.lance"
-    with LanceFileWriter(f"{path}/data/{name}", pa.schema([pa.field(column, values.type)])) as writer:
+    with LanceFileWriter(
+        f"{path}/data/{name}", pa.schema([pa.field(column, values.type)])
+    ) as writer:
         writer.write_batch(pa.record_batch({column: values}))
     group = LanceOperation.DataReplacementGroup(1, DataFile.create(dataset, name))
-    lance.LanceDataset.commit(dataset, LanceOperation.DataReplacement([group]), read_version=dataset.version)
+    lance.LanceDataset.commit(
+        dataset, LanceOperation.DataReplacement([group]), read_version=dataset.version
+    )
 
 
 def update(path: str) -> None:
@@ -60,16 +78,25 @@ CONCURRENT_CHANGES: dict[str, Callable[[str, str], object]] = {
     "rewrites the column": replace_column_file,
     "rewrites another column": lambda path, _: replace_column_file(path, "y"),
     "compacts": lambda path, _: compact(path),
-    "deletes and compacts": lambda path, _: (lance.dataset(path).delete("id % 5 = 0"), compact(path)),
+    "deletes and compacts": lambda path, _: (
+        lance.dataset(path).delete("id % 5 = 0"),
+        compact(path),
+    ),
     "updates and compacts": lambda path, _: (update(path), compact(path)),
     "adds a column": lambda path, _: lance.dataset(path).add_columns({"z": "x + 1"}),
     "drops another column": lambda path, _: lance.dataset(path).drop_columns(["y"]),
-    "renames another column": lambda path, _: lance.dataset(path).alter_columns({"path": "y", "name": "yy"}),
-    "makes another index": lambda path, _: lance.dataset(path).create_scalar_index("id", "BTREE", name="other"),
+    "renames another column": lambda path, _: lance.dataset(path).alter_columns(
+        {"path": "y", "name": "yy"}
+    ),
+    "makes another index": lambda path, _: lance.dataset(path).create_scalar_index(
+        "id", "BTREE", name="other"
+    ),
 }
 
 
-def acting(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *acts: Callable[[], object]) -> list[int]:
+def acting(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *acts: Callable[[], object]
+) -> list[int]:
     """Lets something happen before each of the first calls of a function; counts the calls."""
     real, calls, remaining = getattr(owner, name), [0], list(acts)
 
@@ -90,7 +117,10 @@ def cases(quick: set[tuple[str, bool]]) -> list[Any]:
     """Returns each kind of index with both kinds of row ids; the cases outside `quick` are long."""
     return [
         pytest.param(
-            kind, stable, id=f"{kind}, {STABLE[stable]}", marks=[] if (kind, stable) in quick else [pytest.mark.long]
+            kind,
+            stable,
+            id=f"{kind}, {STABLE[stable]}",
+            marks=[] if (kind, stable) in quick else [pytest.mark.long],
         )
         for kind in KINDS
         for stable in STABLE
@@ -100,10 +130,21 @@ def cases(quick: set[tuple[str, bool]]) -> list[Any]:
 @pytest.mark.parametrize("change", CONCURRENT_CHANGES)
 @pytest.mark.parametrize(("kind", "stable"), cases({("BTREE", True), ("IVF_FLAT", False)}))
 def test_changes_by_other_writers_while_an_index_is_built(
-    kind: str, stable: bool, change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
+    kind: str,
+    stable: bool,
+    change: str,
+    opened: Opened,
+    table_path: str,
+    small_tasks: None,
+    monkeypatch: Any,
 ):
     table = opened(stable=stable)
-    acting(monkeypatch, build, "commit_index", lambda: CONCURRENT_CHANGES[change](table_path, KINDS[kind]))
+    acting(
+        monkeypatch,
+        build,
+        "commit_index",
+        lambda: CONCURRENT_CHANGES[change](table_path, KINDS[kind]),
+    )
     create(table, kind)
     assert wrong_answers(table_path, kind) == []
     stats = table.index_stats("ix")
@@ -117,7 +158,9 @@ def test_changes_by_other_writers_while_an_index_is_built(
 @pytest.mark.guarantee("I04")
 @pytest.mark.parametrize(
     ("kind", "stable"),
-    cases({("BTREE", True), ("BITMAP", False), ("FTS", True), ("LABEL_LIST", False), ("IVF_PQ", True)}),
+    cases(
+        {("BTREE", True), ("BITMAP", False), ("FTS", True), ("LABEL_LIST", False), ("IVF_PQ", True)}
+    ),
 )
 def test_an_index_stays_right_under_backfills_updates_deletions_and_upkeep(
     kind: str, stable: bool, opened: Opened, table_path: str, small_tasks: None
@@ -140,7 +183,11 @@ def test_an_index_of_which_little_would_be_left_is_built_again(
     create(table, "BTREE")
     assert calls == [2] and table.index_stats("ix").num_unindexed_rows == 0
     commit = last_commit(table_path)
-    assert commit is not None and (commit.operation, commit.columns, commit.rows) == ("index", ("x",), ROWS)
+    assert commit is not None and (commit.operation, commit.columns, commit.rows) == (
+        "index",
+        ("x",),
+        ROWS,
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,9 +200,13 @@ def test_an_index_of_which_little_would_be_left_is_built_again(
     ids=["drops", "casts", "overwrites"],
 )
 @pytest.mark.parametrize("moment", ["before the look", "after the look"])
-def test_a_column_that_goes_meanwhile_ends_it(moment: str, act: Any, opened: Opened, table_path: str, monkeypatch: Any):
+def test_a_column_that_goes_meanwhile_ends_it(
+    moment: str, act: Any, opened: Opened, table_path: str, monkeypatch: Any
+):
     table = opened()
-    owner, name = (build, "commit_index") if moment == "before the look" else (committing, "attempt_commit")
+    owner, name = (
+        (build, "commit_index") if moment == "before the look" else (committing, "attempt_commit")
+    )
     acting(monkeypatch, owner, name, lambda: act(table_path))
     with pytest.raises(CommitImpossibleError, match=r"'x' was dropped.*Nothing was committed"):
         create(table, "BTREE")
@@ -168,19 +219,28 @@ def test_changes_between_look_and_commit_do_not_harm_an_index(
     change: str, opened: Opened, table_path: str, small_tasks: None, monkeypatch: Any
 ):
     table = opened()
-    acting(monkeypatch, committing, "attempt_commit", lambda: CONCURRENT_CHANGES[change](table_path, "x"))
+    acting(
+        monkeypatch,
+        committing,
+        "attempt_commit",
+        lambda: CONCURRENT_CHANGES[change](table_path, "x"),
+    )
     create(table, "BTREE")
     assert wrong_answers(table_path, "BTREE") == []
 
 
-def test_an_index_that_landed_over_rewritten_rows_is_taken_out(opened: Opened, table_path: str, monkeypatch: Any):
+def test_an_index_that_landed_over_rewritten_rows_is_taken_out(
+    opened: Opened, table_path: str, monkeypatch: Any
+):
     table = opened()
     real = committing.attempt_commit
 
     def sends_later(head: Any, *arguments: Any, read_version: int, **more: Any) -> Any:
         if isinstance(arguments[0], LanceOperation.CreateIndex) and arguments[0].new_indices:
             replace_column_file(table_path, "x")  # hide the call from pylance
-            return real(lance.dataset(table_path), *arguments, read_version=read_version + 1, **more)
+            return real(
+                lance.dataset(table_path), *arguments, read_version=read_version + 1, **more
+            )
         return real(head, *arguments, read_version=read_version, **more)
 
     monkeypatch.setattr(committing, "attempt_commit", sends_later)
@@ -189,7 +249,9 @@ def test_an_index_that_landed_over_rewritten_rows_is_taken_out(opened: Opened, t
     assert table.list_indices() == [] and wrong_answers(table_path, "BTREE") == []
 
 
-def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_path: str, monkeypatch: Any):
+def test_of_two_that_make_one_index_the_last_one_stays(
+    opened: Opened, table_path: str, monkeypatch: Any
+):
     table = opened()
     acting(monkeypatch, build, "commit_index", lambda: create(table, "BITMAP"))
     create(table, "BTREE")
@@ -199,7 +261,9 @@ def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_pat
         table.create_scalar_index("x", name="second", replace=False)
 
 
-def test_an_index_is_dropped_and_optimized_beside_writers(opened: Opened, table_path: str, monkeypatch: Any):
+def test_an_index_is_dropped_and_optimized_beside_writers(
+    opened: Opened, table_path: str, monkeypatch: Any
+):
     table = opened()
     create(table, "BTREE")
     real = schema_change.attempt_commit
@@ -225,4 +289,6 @@ def test_an_index_is_dropped_and_optimized_beside_writers(opened: Opened, table_
 
     monkeypatch.setattr(optimizer, "optimize_indices", optimizes)
     table.optimize_indices()
-    assert table.index_stats("ix").num_unindexed_rows == 0 and wrong_answers(table_path, "BTREE") == []
+    assert (
+        table.index_stats("ix").num_unindexed_rows == 0 and wrong_answers(table_path, "BTREE") == []
+    )

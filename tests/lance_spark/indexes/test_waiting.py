@@ -43,6 +43,8 @@ def test_the_wait_ends_and_says_what_is_missing(opened: Opened, table_path: str)
     table = opened()
     create(table, "BTREE")
     lance.write_dataset(rows(ROWS, 10, 4), table_path, mode="append")
-    with pytest.raises(IndexTimeoutError, match=r"'ix' lacks 10 rows; 'no' does not exist.*optimize_indices") as raised:
+    with pytest.raises(
+        IndexTimeoutError, match=r"'ix' lacks 10 rows; 'no' does not exist.*optimize_indices"
+    ) as raised:
         table.wait_for_index(["ix", "no"], timedelta(seconds=0.01))
     assert isinstance(raised.value, TimeoutError)

@@ -26,7 +26,12 @@ Acts: TypeAlias = Callable[[], object] | Mapping[int, Callable[[], object]]
 
 
 def make_table(
-    db: Connection, data: pa.Table, name: str = "t", *, fragment_rows: int = FRAGMENT_ROWS, stable: bool = True
+    db: Connection,
+    data: pa.Table,
+    name: str = "t",
+    *,
+    fragment_rows: int = FRAGMENT_ROWS,
+    stable: bool = True,
 ) -> Table:
     """Writes a table in fragments of ten rows."""
     lance.write_dataset(
@@ -46,7 +51,13 @@ def numbered(*, rows: int = ROWS, **columns: Any) -> pa.Table:
 
 def of_ids(ids: Sequence[int], *, factor: int = 10, **columns: Any) -> pa.Table:
     """Returns a source of `id` and `v`, where `v` is `factor` times the id."""
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([factor * i for i in ids], pa.int64()), **columns})
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "v": pa.array([factor * i for i in ids], pa.int64()),
+            **columns,
+        }
+    )
 
 
 def write_file(data: pa.Table, path: Path) -> str:
@@ -62,7 +73,11 @@ def write_file(data: pa.Table, path: Path) -> str:
 
 
 def left_join(
-    before: pa.Table, source: pa.Table, keys: str | list[str], columns: Sequence[str], on_missing: str = "carry"
+    before: pa.Table,
+    source: pa.Table,
+    keys: str | list[str],
+    columns: Sequence[str],
+    on_missing: str = "carry",
 ) -> pa.Table:
     """Returns the expected table after a load."""
     names = [keys] if isinstance(keys, str) else keys
@@ -77,11 +92,17 @@ def left_join(
         existing = before[name].combine_chunks()
         default = None if on_missing == "null" else 0
         indices = [
-            None if row is None and default is None else number if row is None else len(existing) + row
+            None
+            if row is None and default is None
+            else number
+            if row is None
+            else len(existing) + row
             for number, row in enumerate(matches)
         ]
         both = pa.concat_arrays([existing, source_column.cast(existing.type)])
-        before = before.set_column(before.schema.names.index(name), name, both.take(pa.array(indices, pa.int64())))
+        before = before.set_column(
+            before.schema.names.index(name), name, both.take(pa.array(indices, pa.int64()))
+        )
     return before
 
 
@@ -98,7 +119,10 @@ def assert_same(actual: pa.Table, expected: pa.Table) -> None:
 
 def digests(uri: str) -> dict[str, str]:
     """Returns a digest of each data file of a table, by its name."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(uri, "data").iterdir()}
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in Path(uri, "data").iterdir()
+    }
 
 
 @contextlib.contextmanager

@@ -34,7 +34,13 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def source_of(kind: str, order: list[int]) -> pa.Table:
     keys = [KEYS[kind](n) for n in order]
-    return pa.table({"k": keys, "v": pa.array([n * 10 for n in order], pa.int64()), "w": [[n, n] for n in order]})
+    return pa.table(
+        {
+            "k": keys,
+            "v": pa.array([n * 10 for n in order], pa.int64()),
+            "w": [[n, n] for n in order],
+        }
+    )
 
 
 def in_groups(source: pa.Table, folder: Path) -> str:
@@ -47,7 +53,9 @@ def in_groups(source: pa.Table, folder: Path) -> str:
 
 def table_of(db: Connection, kind: str) -> Any:
     keys = pa.array([None if n == 9 else KEYS[kind](n) for n in range(0, 300, 3)])
-    return make_table(db, pa.table({"k": keys, "v": pa.array(range(-100, 0), pa.int64())}), fragment_rows=40)
+    return make_table(
+        db, pa.table({"k": keys, "v": pa.array(range(-100, 0), pa.int64())}), fragment_rows=40
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,8 +66,12 @@ def table_of(db: Connection, kind: str) -> Any:
 def test_a_look_up_in_order_compares_unsigned_keys_of_64_bits_with_other_integers_by_value(
     table_type: pa.DataType, source_type: pa.DataType, db: Connection, tmp_path: Path
 ) -> None:
-    table = make_table(db, pa.table({"k": pa.array(range(0, 300, 3), table_type)}), fragment_rows=40)
-    source = pa.table({"k": pa.array(range(0, 300, 2), source_type), "v": pa.array(range(150), pa.int64())})
+    table = make_table(
+        db, pa.table({"k": pa.array(range(0, 300, 3), table_type)}), fragment_rows=40
+    )
+    source = pa.table(
+        {"k": pa.array(range(0, 300, 2), source_type), "v": pa.array(range(150), pa.int64())}
+    )
     location = in_groups(source, tmp_path / "ordered")
     assert not table.plan_load_columns(location, "k", ["v"]).shuffles
     before = table.to_arrow()
@@ -105,7 +117,9 @@ def test_keys_of_several_columns_are_looked_up_by_the_first(db: Connection, tmp_
     rows = range(100)
     keys = {"a": [n // 10 for n in rows], "b": [f"{n % 10}" for n in rows]}
     table = make_table(db, pa.table(keys), fragment_rows=30)
-    source = pa.table({"b": keys["b"], "a": keys["a"], "x": [n * 2 for n in rows]}).filter(pc.field("a") != 4)
+    source = pa.table({"b": keys["b"], "a": keys["a"], "x": [n * 2 for n in rows]}).filter(
+        pc.field("a") != 4
+    )
     location = in_groups(source, tmp_path / "pairs")
     assert not table.plan_load_columns(location, ["a", "b"], ["x"]).shuffles
     load(table, location, ["a", "b"], ["x"])
@@ -115,11 +129,15 @@ def test_keys_of_several_columns_are_looked_up_by_the_first(db: Connection, tmp_
 def test_files_that_do_not_tell_their_keys_are_shuffled(db: Connection, tmp_path: Path) -> None:
     table = table_of(db, "numbers")
     path = tmp_path / "silent.parquet"
-    pq.write_table(source_of("numbers", list(range(300))), path, row_group_size=8, write_statistics=False)
+    pq.write_table(
+        source_of("numbers", list(range(300))), path, row_group_size=8, write_statistics=False
+    )
     assert table.plan_load_columns(str(path), "k", ["v"]).shuffles
 
 
-def test_rows_without_a_match_are_an_error_without_a_shuffle_too(db: Connection, tmp_path: Path) -> None:
+def test_rows_without_a_match_are_an_error_without_a_shuffle_too(
+    db: Connection, tmp_path: Path
+) -> None:
     table = table_of(db, "numbers")
     location = in_groups(source_of("numbers", list(range(290))), tmp_path / "short")
     with pytest.raises(SourceKeysError, match=r"4 rows of the table have no match.*None, 291"):
@@ -135,7 +153,9 @@ def test_many_small_fragments_read_each_row_group_together(db: Connection, tmp_p
     assert table.to_arrow()["v"].to_pylist() == source["v"].to_pylist()
 
 
-def test_small_fragments_in_no_order_among_themselves_are_shuffled(db: Connection, tmp_path: Path) -> None:
+def test_small_fragments_in_no_order_among_themselves_are_shuffled(
+    db: Connection, tmp_path: Path
+) -> None:
     order = np.random.default_rng(5).permutation(100)
     keys = [int(n) * 3 + at for n in order for at in range(3)]
     table = make_table(db, pa.table({"k": pa.array(keys, pa.int64())}), fragment_rows=3)

@@ -46,11 +46,19 @@ MOMENTS: dict[str, Callable[[Act], AbstractContextManager[Any]]] = {
 KEYS = [*range(100, 130, 2)]
 """Keys of the source; the table has `k` from 100 to 129, so every second row has a match."""
 
-SOURCE = pa.table({"k": pa.array(KEYS, pa.int64()), "v": pa.array([10 * k for k in KEYS], pa.int64())})
+SOURCE = pa.table(
+    {"k": pa.array(KEYS, pa.int64()), "v": pa.array([10 * k for k in KEYS], pa.int64())}
+)
 
 
 def make(db: Connection, *, stable: bool = True, **columns: Any) -> Table:
-    data = pa.table({"id": pa.array(range(30), pa.int64()), "k": pa.array(range(100, 130), pa.int64()), **columns})
+    data = pa.table(
+        {
+            "id": pa.array(range(30), pa.int64()),
+            "k": pa.array(range(100, 130), pa.int64()),
+            **columns,
+        }
+    )
     return make_table(db, data, stable=stable)
 
 
@@ -70,8 +78,12 @@ def move_key(table: Table, ids: str, key: int) -> None:
 
 def rewrite(table: Table, column: str, cells: dict[int, int | None]) -> None:
     """Writes a column of some rows in place."""
-    source = pa.table({"id": pa.array(cells, pa.int64()), column: pa.array(cells.values(), pa.int64())})
-    at(table).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    source = pa.table(
+        {"id": pa.array(cells, pa.int64()), column: pa.array(cells.values(), pa.int64())}
+    )
+    at(table).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(
+        source
+    )
 
 
 def mix(table: Table) -> None:
@@ -83,7 +95,9 @@ def mix(table: Table) -> None:
     rewrite(table, "k", {12: 110, 14: 998, 15: 100, 17: None})
     at(table).delete("id IN (8, 9, 21)")
     at(table).add_columns({"twice": "id * 2"})
-    lance.write_dataset(pa.table({"id": [50, 51], "k": [102, 5], "twice": [100, 102]}), table.uri, mode="append")
+    lance.write_dataset(
+        pa.table({"id": [50, 51], "k": [102, 5], "twice": [100, 102]}), table.uri, mode="append"
+    )
 
 
 def compact(table: Table) -> None:
@@ -92,7 +106,9 @@ def compact(table: Table) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("moment", "stable"), [*((moment, True) for moment in MOMENTS), ("after the join", False)], ids=str
+    ("moment", "stable"),
+    [*((moment, True) for moment in MOMENTS), ("after the join", False)],
+    ids=str,
 )
 @pytest.mark.parametrize("compacts", [False, True], ids=["as they are", "compacted"])
 def test_the_column_is_that_of_the_keys_that_the_rows_have_in_the_end(
@@ -118,18 +134,26 @@ def test_the_column_is_that_of_the_keys_that_the_rows_have_in_the_end(
     if not compacts:
         assert (result.rows_gone, result.new_rows) == (3, 2)
     if moment != "before the join" and stable:
-        assert (result.rows_recomputed, result.rows_nulled) == (2, 2), "of rows 0 and 12, and of rows 2 and 14"
-    assert load(table, SOURCE, "k", ["v"]).rows_computed == len([k for k in values(table, "k").values() if k in KEYS])
+        assert (result.rows_recomputed, result.rows_nulled) == (2, 2), (
+            "of rows 0 and 12, and of rows 2 and 14"
+        )
+    assert load(table, SOURCE, "k", ["v"]).rows_computed == len(
+        [k for k in values(table, "k").values() if k in KEYS]
+    )
     assert values(table) == expected(table)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_compaction_carries_all_values_over_and_none_is_looked_up_again(moment: str, db: Connection) -> None:
+def test_a_compaction_carries_all_values_over_and_none_is_looked_up_again(
+    moment: str, db: Connection
+) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
     at(table).delete("id IN (3, 4)")
     with MOMENTS[moment](lambda: compact(table)), joins() as join_calls:
         result = load(table, SOURCE, "k", ["v"])
-    assert values(table) == {i: 10 * (100 + i) if i % 2 == 0 else -i for i in range(30) if i not in (3, 4)}
+    assert values(table) == {
+        i: 10 * (100 + i) if i % 2 == 0 else -i for i in range(30) if i not in (3, 4)
+    }
     assert (result.status, result.rows_recomputed, result.rows_nulled) == ("DONE", 0, 0)
     assert len(table.to_lance().get_fragments()) == 1
     if moment != "before the join":
@@ -164,17 +188,29 @@ QUICK = [
 @pytest.mark.parametrize(
     ("moves", "stable", "way"),
     [
-        pytest.param(*case, marks=() if case in QUICK else pytest.mark.long, id=", ".join(map(str, case)))
+        pytest.param(
+            *case, marks=() if case in QUICK else pytest.mark.long, id=", ".join(map(str, case))
+        )
         for case in itertools.product(MOVES, [True, False], ["joined", "looked up in order"])
     ],
 )
-@pytest.mark.parametrize("moment", [pytest.param("before the join", marks=pytest.mark.long), "before the commit"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before the join", marks=pytest.mark.long), "before the commit"]
+)
 @pytest.mark.sample(1)
 def test_a_row_without_a_match_keeps_its_value_when_concurrent_writers_move_it(
-    moment: str, moves: str, stable: bool, way: str, db: Connection, files: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str,
+    moves: str,
+    stable: bool,
+    way: str,
+    db: Connection,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(source_alignment, "_MOST_READS", float("inf"))
-    table = make(db, stable=stable, v=pa.array([-i for i in range(30)], pa.int64()), text=["t"] * 30)
+    table = make(
+        db, stable=stable, v=pa.array([-i for i in range(30)], pa.int64()), text=["t"] * 30
+    )
     source: Any = SOURCE if way == "joined" else write_file(SOURCE, files / "source.parquet")
     assert table.plan_load_columns(source, "k", ["v"]).shuffles == (way == "joined")
     with MOMENTS[moment](lambda: [act(table) for act in MOVES[moves]]):
@@ -202,7 +238,9 @@ def test_concurrent_values_stay_in_rows_without_a_match_and_may_win_in_rows_with
     values_found = values(table)
     assert values_found.pop(2) in (-1002, 1020)
     assert values_found == {
-        i: -1000 - i if i in (1, 11) else 10 * (100 + i) if i % 2 == 0 else -i for i in range(30) if i != 2
+        i: -1000 - i if i in (1, 11) else 10 * (100 + i) if i % 2 == 0 else -i
+        for i in range(30)
+        if i != 2
     }
 
 
@@ -235,7 +273,9 @@ def test_a_key_of_a_fragment_without_any_match_that_gets_one_is_looked_up(db: Co
     assert table.count_rows("v = k * 10") == table.count_rows("v IS NOT NULL") == 6
 
 
-def test_a_row_that_loses_its_match_before_its_value_is_committed_never_has_it(db: Connection) -> None:
+def test_a_row_that_loses_its_match_before_its_value_is_committed_never_has_it(
+    db: Connection,
+) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()))
     with joins(after=lambda: rewrite(table, "k", {2: 999, 3: 998})):
         assert load(table, SOURCE, "k", ["v"]).status == "DONE"
@@ -261,7 +301,9 @@ def test_with_null_or_error_a_key_that_changes_to_one_without_a_match_is_null_or
     with MOMENTS[moment](lambda: rewrite(table, "k", {2: 999, 3: 104})):
         load(table, SOURCE, "k", ["v"], on_missing="null")
     assert values(table) == expected(table) and values(table)[3] == 1040
-    source = pa.table({"k": pa.array(values(table, "k").values(), pa.int64()), "v": [7] * 30}).group_by("k")
+    source = pa.table(
+        {"k": pa.array(values(table, "k").values(), pa.int64()), "v": [7] * 30}
+    ).group_by("k")
     complete = source.aggregate([("v", "max")]).rename_columns(["k", "v"])
     with (
         MOMENTS[moment](lambda: rewrite(table, "k", {4: 12345})),
@@ -283,12 +325,16 @@ def test_renamed_columns_are_followed(db: Connection) -> None:
 
     with joins(after=act):
         assert load(table, SOURCE, "k", ["v"]).status == "DONE"
-    assert values(table, "value") == {i: 1280 if i == 1 else 10 * (100 + i) if i % 2 == 0 else None for i in range(30)}
+    assert values(table, "value") == {
+        i: 1280 if i == 1 else 10 * (100 + i) if i % 2 == 0 else None for i in range(30)
+    }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_target_that_is_dropped_ends_the_job_with_an_error_of_its_own(moment: str, db: Connection) -> None:
+def test_a_target_that_is_dropped_ends_the_job_with_an_error_of_its_own(
+    moment: str, db: Connection
+) -> None:
     table = make(db, v=pa.array([-i for i in range(30)], pa.int64()), other=[1] * 30)
     with (
         MOMENTS[moment](lambda: at(table).drop_columns(["v"])),
@@ -312,14 +358,18 @@ def test_two_loads_of_different_columns_at_once_lose_nothing(db: Connection) -> 
 @pytest.mark.long
 def test_two_loads_of_one_column_at_once_leave_values_of_either(db: Connection) -> None:
     table = make(db)
-    other_source = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array([-1, -2, -3], pa.int64())})
+    other_source = pa.table(
+        {"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array([-1, -2, -3], pa.int64())}
+    )
     before = table.to_arrow()
     with joins(after=lambda: load(table, other_source, "id", ["v"])):
         load(table, SOURCE, "k", ["v"])
     values_found = values(table)
     assert values_found.pop(2) in (-2, 1020)
     assert values_found == {
-        i: -i if i in (1, 3) else 10 * (100 + i) if i % 2 == 0 else None for i in range(30) if i != 2
+        i: -i if i in (1, 3) else 10 * (100 + i) if i % 2 == 0 else None
+        for i in range(30)
+        if i != 2
     }
     assert_same(table.to_arrow(["id", "k"]), before)
 

@@ -49,7 +49,9 @@ def table(db: Connection) -> Table:
 # Plans
 
 
-def test_a_plan_says_what_a_load_would_do_and_starts_nothing(table: Table, files: Path, spark: SparkSession) -> None:
+def test_a_plan_says_what_a_load_would_do_and_starts_nothing(
+    table: Table, files: Path, spark: SparkSession
+) -> None:
     path = write_file(of_ids([1, 2, 99], w=[1, 2, 3]), files / "x.parquet")
     with (
         nothing_changes(table),
@@ -60,21 +62,40 @@ def test_a_plan_says_what_a_load_would_do_and_starts_nothing(table: Table, files
     assert (plan.table_name, plan.table_uri, plan.version) == (table.name, table.uri, table.version)
     assert (plan.source, plan.source_format, plan.source_rows) == (path, "parquet", 3)
     assert plan.source_bytes == Path(path).stat().st_size
-    assert (plan.keys, plan.columns, plan.new_columns, plan.on_missing) == (("id",), ("v", "w"), ("w",), "carry")
+    assert (plan.keys, plan.columns, plan.new_columns, plan.on_missing) == (
+        ("id",),
+        ("v", "w"),
+        ("w",),
+        "carry",
+    )
     assert (plan.total_rows, plan.total_fragments, plan.job_type) == (30, 3, "load_columns")
     text = plan.explain()
-    assert f"Load of v, w into t, version {table.version}" in text and f"{path} (parquet, 3 rows, 0.0 MiB)" in text
-    assert "key          id\n" in text and "30 rows in 3 fragments" in text and "rows keep their values" in text
+    assert (
+        f"Load of v, w into t, version {table.version}" in text
+        and f"{path} (parquet, 3 rows, 0.0 MiB)" in text
+    )
+    assert (
+        "key          id\n" in text
+        and "30 rows in 3 fragments" in text
+        and "rows keep their values" in text
+    )
     assert text.endswith("new columns  w")
     assert table.list_jobs() == []
 
 
 @pytest.mark.parametrize(
-    ("on_missing", "says"), [("null", "rows become NULL"), ("error", "rows are an error"), ("carry", "keep")]
+    ("on_missing", "says"),
+    [("null", "rows become NULL"), ("error", "rows are an error"), ("carry", "keep")],
 )
-def test_a_plan_of_a_source_in_memory_names_it(on_missing: Any, says: str, table: Table, spark: SparkSession) -> None:
+def test_a_plan_of_a_source_in_memory_names_it(
+    on_missing: Any, says: str, table: Table, spark: SparkSession
+) -> None:
     plan = table.plan_load_columns(of_ids([1]).to_pylist(), ["id"], ["v"], on_missing=on_missing)
-    assert says in plan.explain() and (plan.source_format, plan.source_rows, plan.new_columns) == ("data", 1, ())
+    assert says in plan.explain() and (plan.source_format, plan.source_rows, plan.new_columns) == (
+        "data",
+        1,
+        (),
+    )
     plan = table.plan_load_columns(spark.range(3).selectExpr("id", "id AS v"), "id", ["v"])
     assert (plan.source_format, plan.source_rows, plan.source_bytes) == ("DataFrame", None, None)
 
@@ -83,7 +104,9 @@ def test_a_plan_of_a_source_in_memory_names_it(on_missing: Any, says: str, table
 
 
 @pytest.mark.guarantee("L17", "L18", "L19")
-def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: Table, files: Path) -> None:
+def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(
+    table: Table, files: Path
+) -> None:
     path = write_file(of_ids([1, 2, 99]), files / "x.parquet")
     assert table.load_columns(path, "id", ["v"], job_id="mine") == "mine"
     other_result = table.load_columns(path, "id", ["v"])
@@ -105,7 +128,9 @@ def test_a_handle_shows_the_job_while_it_runs_and_its_result(table: Table) -> No
         assert gate.wait(60)
 
     with joins(before=wait):
-        job = table.load_columns_async(of_ids([1, 2], w=["a", "b"]), "id", ["v", "w"], job_id="mine")
+        job = table.load_columns_async(
+            of_ids([1, 2], w=["a", "b"]), "id", ["v", "w"], job_id="mine"
+        )
         assert isinstance(job, Job) and (job.job_id, job.column_names) == ("mine", ("v", "w"))
         assert reached.wait(60) and not job.done() and job.status == "RUNNING"
         assert table.get_job("mine").status == "RUNNING"
@@ -115,7 +140,9 @@ def test_a_handle_shows_the_job_while_it_runs_and_its_result(table: Table) -> No
     assert result.versions == (table.version,) and table.to_lance().schema.names == ["id", "v", "w"]
 
 
-def test_a_load_that_is_cancelled_commits_nothing_and_goes_on_with_the_same_call(table: Table, files: Path) -> None:
+def test_a_load_that_is_cancelled_commits_nothing_and_goes_on_with_the_same_call(
+    table: Table, files: Path
+) -> None:
     path = write_file(of_ids(range(30)), files / "x.parquet")
     jobs: list[Job] = []
     is_selected = threading.Event()
@@ -127,7 +154,9 @@ def test_a_load_that_is_cancelled_commits_nothing_and_goes_on_with_the_same_call
     with nothing_changes(table), joins(before=cancel):
         jobs.append(table.load_columns_async(path, "id", ["v"]))
         is_selected.set()
-        with pytest.raises(BackfillIncompleteError, match="load is incomplete: the job was cancelled"):
+        with pytest.raises(
+            BackfillIncompleteError, match="load is incomplete: the job was cancelled"
+        ):
             jobs[0].result(120)
     assert jobs[0].status == table.get_job(jobs[0].job_id).status == "CANCELLED"
     assert load(table, path, "id", ["v"]).status == "DONE"
@@ -147,7 +176,10 @@ WRONG: list[tuple[str, Any]] = [
     *(("checkpoint_size", value) for value in (0, 2.5, True)),
     *(("min_checkpoint_size", value) for value in (0, "1")),
     *(("max_checkpoint_size", value) for value in (0, "1")),
-    *(("checkpoint_interval_seconds", value) for value in (-1, "1", True, float("nan"), float("inf"))),
+    *(
+        ("checkpoint_interval_seconds", value)
+        for value in (-1, "1", True, float("nan"), float("inf"))
+    ),
     *(("_loader_cpus", value) for value in (0, -1, "1", True)),
     *(("_loader_memory", value) for value in (0, 1.5, True)),
     *(("commit_granularity", value) for value in (0, "1")),
@@ -157,9 +189,18 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize(("name", "value"), WRONG, ids=[f"{name}={str(value)[:20]!r}" for name, value in WRONG])
-def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, value: Any, table: Table) -> None:
-    call: dict[str, Any] = {"source": of_ids([1], w=[1]), "pk": "id", "columns": ["v", "w"], name: value}
+@pytest.mark.parametrize(
+    ("name", "value"), WRONG, ids=[f"{name}={str(value)[:20]!r}" for name, value in WRONG]
+)
+def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(
+    name: str, value: Any, table: Table
+) -> None:
+    call: dict[str, Any] = {
+        "source": of_ids([1], w=[1]),
+        "pk": "id",
+        "columns": ["v", "w"],
+        name: value,
+    }
     with nothing_changes(table), pytest.raises(OptionError) as caught:
         table.load_columns_async(**call)
     assert caught.value.option == name and f"Option {name!r}" in str(caught.value)
@@ -167,14 +208,22 @@ def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, va
 
 @pytest.mark.guarantee("L15")
 def test_more_than_the_cluster_has_is_refused_before_a_column_is_added(table: Table) -> None:
-    for more, what in (({"_loader_cpus": 100}, "100 CPUs"), ({"_loader_memory": 1 << 60}, "of memory")):
+    for more, what in (
+        ({"_loader_cpus": 100}, "100 CPUs"),
+        ({"_loader_memory": 1 << 60}, "of memory"),
+    ):
         with nothing_changes(table), pytest.raises(ResourcesUnavailableError, match=what):
             table.load_columns(of_ids([1], w=[1]), "id", ["w"], **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("more", [{"max_checkpoint_size": 4}, {"checkpoint_size": 4}], ids=str)
-def test_a_least_size_above_the_most_is_refused_before_a_column_is_added(more: dict[str, Any], table: Table) -> None:
-    with nothing_changes(table), pytest.raises(OptionError, match=r"'min_checkpoint_size'.*too large"):
+def test_a_least_size_above_the_most_is_refused_before_a_column_is_added(
+    more: dict[str, Any], table: Table
+) -> None:
+    with (
+        nothing_changes(table),
+        pytest.raises(OptionError, match=r"'min_checkpoint_size'.*too large"),
+    ):
         table.load_columns(of_ids([1], w=[1]), "id", ["w"], min_checkpoint_size=5, **more)
 
 
@@ -192,7 +241,8 @@ def test_a_new_column_that_differs_from_another_only_in_capitals_is_refused(tabl
 @pytest.mark.guarantee("L12", "L14")
 def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> None:
     signatures = [
-        inspect.signature(parameter).parameters for parameter in (Table.load_columns, Table.load_columns_async)
+        inspect.signature(parameter).parameters
+        for parameter in (Table.load_columns, Table.load_columns_async)
     ]
     assert [str(parameter) for parameter in signatures[0].values()] == [
         str(parameter) for parameter in signatures[1].values()
@@ -205,7 +255,14 @@ def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> No
         for name, parameter in signatures[0].items()
         if parameter.default is not inspect.Parameter.empty
     }
-    nones = ("source_format", "task_size", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "job_id")
+    nones = (
+        "source_format",
+        "task_size",
+        "checkpoint_size",
+        "min_checkpoint_size",
+        "max_checkpoint_size",
+        "job_id",
+    )
     nones += ("checkpoint_interval_seconds", "_loader_cpus", "_loader_memory", "commit_granularity")
     assert defaults == {
         **dict.fromkeys((*nones, "source_storage_options")),
@@ -225,9 +282,13 @@ def test_load_columns_and_its_async_form_and_plan_share_their_parameters() -> No
 
 @pytest.mark.guarantee("L16")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (None, 1)])
-def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, versions: int, table: Table) -> None:
+def test_a_commit_is_made_for_so_many_fragments(
+    granularity: int | None, versions: int, table: Table
+) -> None:
     before, version_gaps = table.version, list[int]()
-    look = dict.fromkeys(range(versions), lambda: version_gaps.append(table.count_rows("v = 10 * id AND id > 0")))
+    look = dict.fromkeys(
+        range(versions), lambda: version_gaps.append(table.count_rows("v = 10 * id AND id > 0"))
+    )
     with around_commits(after=look):
         result = load(
             table,
@@ -239,8 +300,15 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
             task_size=10,
             refresh_status_secs=0.05,
         )
-    assert result.versions == tuple(range(before + 1, before + 1 + versions)) and table.version == result.versions[-1]
-    assert version_gaps == sorted(version_gaps) and version_gaps[-1] == 29 and (versions == 1 or version_gaps[0] < 29)
+    assert (
+        result.versions == tuple(range(before + 1, before + 1 + versions))
+        and table.version == result.versions[-1]
+    )
+    assert (
+        version_gaps == sorted(version_gaps)
+        and version_gaps[-1] == 29
+        and (versions == 1 or version_gaps[0] < 29)
+    )
 
 
 @pytest.mark.sample(4)
@@ -254,10 +322,14 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
         ({"checkpoint_size": 9, "max_checkpoint_size": 5}, [5] * 6),
     ],
 )
-def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[int], table: Table) -> None:
+def test_a_checkpoint_has_at_most_so_many_rows(
+    more: dict[str, Any], rows: list[int], table: Table
+) -> None:
     with around_commits(before={0: stop}), pytest.raises(Stop):
         load(table, of_ids(range(30)), "id", ["v"], **more)
-    sizes = [path.name.split(".")[1] for path in Path(table.uri, FOLDER, "checkpoints").rglob("*.rows")]
+    sizes = [
+        path.name.split(".")[1] for path in Path(table.uri, FOLDER, "checkpoints").rglob("*.rows")
+    ]
     assert sorted(map(int, sizes)) == rows
 
 
@@ -266,7 +338,9 @@ def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[
 
 @pytest.mark.long
 @pytest.mark.guarantee("F09")
-def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_not(table: Table, files: Path) -> None:
+def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_not(
+    table: Table, files: Path
+) -> None:
     path = write_file(of_ids([i for i in range(30) if i % 3]), files / "x.parquet")
 
     def interrupted(**more: Any) -> None:
@@ -314,7 +388,9 @@ def test_data_is_known_by_its_rows_and_a_dataframe_by_the_id_of_the_job(
 # Changing sources
 
 
-def test_a_file_that_is_written_again_after_its_keys_were_checked_ends_the_load(table: Table, files: Path) -> None:
+def test_a_file_that_is_written_again_after_its_keys_were_checked_ends_the_load(
+    table: Table, files: Path
+) -> None:
     path = files / "x.parquet"
 
     def rewrite() -> None:
@@ -323,7 +399,12 @@ def test_a_file_that_is_written_again_after_its_keys_were_checked_ends_the_load(
     moments = [joins(before=rewrite), joins(after=rewrite), around_commits(before={0: rewrite})]
     for number, moment in enumerate(moments):
         write_file(of_ids(range(30), factor=number + 2), path)
-        with moment, pytest.raises((SourceChangedError, BackfillIncompleteError), match="written again since the load"):
+        with (
+            moment,
+            pytest.raises(
+                (SourceChangedError, BackfillIncompleteError), match="written again since the load"
+            ),
+        ):
             load(table, str(path), "id", ["v"])
         assert table.count_rows("v = -7 * id AND id > 0") == 0, "nothing of the new file"
     assert {job.status for job in table.list_jobs()} <= {"FAILED", "PARTIAL"}
@@ -340,4 +421,8 @@ def test_a_file_that_changes_while_keys_are_checked_is_named_and_nothing_is_chan
     )
     path.unlink() if is_deleted else write_file(of_ids(range(29)), path)
     with nothing_changes(table), pytest.raises(SourceChangedError, match=r"x\.parquet"):
-        job.prepare(table._spark(), lambda columns, version: table.to_spark(columns, version=version), checkpoints=None)
+        job.prepare(
+            table._spark(),
+            lambda columns, version: table.to_spark(columns, version=version),
+            checkpoints=None,
+        )

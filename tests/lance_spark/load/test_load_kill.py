@@ -23,7 +23,15 @@ import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.load import join
 from lance_spark.load.join import CheckpointSink
-from tests.lance_spark.load.loads import load, make_table, numbered, of_ids, old_files_stay, values, write_file
+from tests.lance_spark.load.loads import (
+    load,
+    make_table,
+    numbered,
+    of_ids,
+    old_files_stay,
+    values,
+    write_file,
+)
 from tests.support.drivers import driver
 from tests.support.faults import unused_files
 from tests.support.load_driver import IN_JOIN
@@ -61,9 +69,13 @@ def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
         old = pa.array([-i for i in range(ROWS)], pa.int64())
         make_table(db, numbered(rows=ROWS, v=old), fragment_rows=FRAGMENT_ROWS)
         source(home)
-    jobs: dict[str, tuple[Path, dict[str, Any]]] = {point: (home, {}) for point, home in homes.items()}
+    jobs: dict[str, tuple[Path, dict[str, Any]]] = {
+        point: (home, {}) for point, home in homes.items()
+    }
     # Two of the jobs hold a slot each, or more.
-    with driver(jobs, master="local[8]", module="tests.support.load_driver", common=SETTINGS) as started:
+    with driver(
+        jobs, master="local[8]", module="tests.support.load_driver", common=SETTINGS
+    ) as started:
         started.wait_for(lambda: all((home / "held").exists() for home in homes.values()))
         started.kill()
     shutil.copytree(homes["before_commit"], homes["before_commit"] / "copy")
@@ -92,7 +104,9 @@ def test_a_driver_that_is_killed_while_it_loads_goes_on_with_the_same_call(
     assert fewest <= result.rows_from_checkpoint <= most
     assert result.rows_computed + result.rows_from_checkpoint == len(MATCHED)
     again = load(table, str(home / "x.parquet"), "id", ["v"], **SETTINGS)
-    assert (again.rows_from_checkpoint, again.rows_computed) == (0, len(MATCHED)), "a finished load begins anew"
+    assert (again.rows_from_checkpoint, again.rows_computed) == (0, len(MATCHED)), (
+        "a finished load begins anew"
+    )
     lance_spark.cleanup(table.uri, older_than=timedelta(0))
     assert unused_files(table.uri) == set()
     assert values(table) == right()
@@ -104,7 +118,10 @@ def test_checkpoints_of_a_killed_load_serve_no_other_rule_and_no_file_that_was_w
     killed: dict[str, Path], spark: SparkSession, tmp_path: Path
 ) -> None:
     path = killed["before_commit"] / "x.parquet"
-    copies = [shutil.copytree(killed["before_commit"] / "copy", tmp_path / name) for name in ("same", "rule", "file")]
+    copies = [
+        shutil.copytree(killed["before_commit"] / "copy", tmp_path / name)
+        for name in ("same", "rule", "file")
+    ]
     same, rule, file = (opened(copy, spark) for copy in copies)
     assert load(same, str(path), "id", ["v"], **SETTINGS).rows_from_checkpoint == 180
     result = load(rule, str(path), "id", ["v"], on_missing="null", **SETTINGS)
@@ -119,7 +136,10 @@ def test_checkpoints_of_a_killed_load_serve_no_other_rule_and_no_file_that_was_w
 
 @pytest.mark.parametrize(
     "rows",
-    [pytest.param(0, marks=pytest.mark.long, id="at its beginning"), pytest.param(10, id="after some rows")],
+    [
+        pytest.param(0, marks=pytest.mark.long, id="at its beginning"),
+        pytest.param(10, id="after some rows"),
+    ],
 )
 def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
     rows: int, db: Connection, files: Path
@@ -152,6 +172,10 @@ def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
     with old_files_stay(table), patch.object(join, "CheckpointSink", sink):
         result = load(table, path, "id", ["v"], checkpoint_size=5)
     assert Path(flag).exists()
-    assert (result.status, result.rows_computed + result.rows_from_checkpoint, result.rows_skipped) == ("DONE", 45, 45)
+    assert (
+        result.status,
+        result.rows_computed + result.rows_from_checkpoint,
+        result.rows_skipped,
+    ) == ("DONE", 45, 45)
     assert values(table) == {i: None if i % 2 else 10 * i for i in range(90)}
     assert unused_files(table.uri) == set()

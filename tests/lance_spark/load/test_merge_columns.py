@@ -24,7 +24,9 @@ ROWS = [{"id": i, "price": 10 * i} for i in range(4)]
         ([{"number": 1, "id": 2}], "number", "right_on"),
     ],
 )
-def test_wrong_rows_are_refused_before_a_change(tmp_path: Path, other: Any, right_on: str | None, option: str) -> None:
+def test_wrong_rows_are_refused_before_a_change(
+    tmp_path: Path, other: Any, right_on: str | None, option: str
+) -> None:
     table = lance_spark.connect(str(tmp_path)).create_table("t", ROWS)
     with pytest.raises(OptionError, match=option):
         table.merge(other, "id", right_on)
@@ -36,8 +38,12 @@ def test_tables_and_frames_are_merged(tmp_path: Path, spark: SparkSession) -> No
     db = lance_spark.connect(str(tmp_path), spark, progress=False)
     table, other = db.create_table("t", ROWS), db.create_table("other", [{"number": 2, "stock": 7}])
     table.merge(other, "id", "number")
-    table.merge(spark.range(2, 9).selectExpr("id AS number", "concat('n', id) AS name"), "id", "number")
-    table.merge([{"id": 0, "size": 5}], "id", schema=pa.schema({"id": pa.int64(), "size": pa.int16()}))
+    table.merge(
+        spark.range(2, 9).selectExpr("id AS number", "concat('n', id) AS name"), "id", "number"
+    )
+    table.merge(
+        [{"id": 0, "size": 5}], "id", schema=pa.schema({"id": pa.int64(), "size": pa.int16()})
+    )
     assert table.schema.field("size").type == pa.int16()
     assert [list(row.values())[2:] for row in table.to_arrow().to_pylist()] == [
         [None, None, 5],

@@ -47,7 +47,9 @@ def test_rows_without_a_match_keep_their_values_or_become_null_in_existing_and_n
     before = table.to_arrow()
     with old_files_stay(table):
         result = load(table, source, "id", ["v", "fresh", "name"], on_missing=on_missing)
-    assert_same(table.to_arrow(), left_join(before, source, "id", ["v", "fresh", "name"], on_missing))
+    assert_same(
+        table.to_arrow(), left_join(before, source, "id", ["v", "fresh", "name"], on_missing)
+    )
     assert (result.status, result.rows_selected, result.rows_failed) == ("DONE", 30, 0)
     if on_missing == "carry":
         assert (result.rows_computed, result.rows_skipped) == (5, 25)
@@ -71,14 +73,27 @@ def test_a_load_that_matches_nothing_commits_nothing_but_a_new_column(db: Connec
 
 
 @pytest.mark.guarantee("L11")
-def test_missing_rows_are_refused_with_their_number_and_examples_and_nothing_is_changed(db: Connection) -> None:
+def test_missing_rows_are_refused_with_their_number_and_examples_and_nothing_is_changed(
+    db: Connection,
+) -> None:
     table = make_table(db, numbered(v=OLD))
     source = of_ids([i for i in range(30) if i not in (4, 17)], fresh=["x"] * 28)
-    with nothing_changes(table), pytest.raises(SourceKeysError, match="2 rows of the table have no match") as caught:
+    with (
+        nothing_changes(table),
+        pytest.raises(SourceKeysError, match="2 rows of the table have no match") as caught,
+    ):
         table.load_columns(source, "id", ["v", "fresh"], on_missing="error")
     text = str(caught.value)
-    assert "by column 'id' (among them: " in text and "4" in text and "17" in text and table.uri in text
-    with nothing_changes(table), pytest.raises(SourceKeysError, match="1 row of the table has no match"):
+    assert (
+        "by column 'id' (among them: " in text
+        and "4" in text
+        and "17" in text
+        and table.uri in text
+    )
+    with (
+        nothing_changes(table),
+        pytest.raises(SourceKeysError, match="1 row of the table has no match"),
+    ):
         table.load_columns(of_ids(range(29)), "id", ["v"], on_missing="error")
     with old_files_stay(table):
         result = load(table, of_ids(range(-5, 31)), "id", ["v"], on_missing="error")
@@ -87,7 +102,10 @@ def test_missing_rows_are_refused_with_their_number_and_examples_and_nothing_is_
 
 def test_a_null_key_of_the_table_is_missing_and_a_deleted_row_is_not(db: Connection) -> None:
     table = make_table(db, pa.table({"id": pa.array([1, 2, None, 4], pa.int64())}))
-    with nothing_changes(table), pytest.raises(SourceKeysError, match=r"1 row of .*among them: None"):
+    with (
+        nothing_changes(table),
+        pytest.raises(SourceKeysError, match=r"1 row of .*among them: None"),
+    ):
         table.load_columns(of_ids([1, 2, 4]), "id", ["v"], on_missing="error")
     lance.dataset(table.uri).delete("id IS NULL")
     table.load_columns(of_ids([1, 2, 4]), "id", ["v"], on_missing="error")
@@ -96,7 +114,9 @@ def test_a_null_key_of_the_table_is_missing_and_a_deleted_row_is_not(db: Connect
 
 @pytest.mark.long
 @pytest.mark.guarantee("L04")
-def test_several_loads_that_cover_different_keys_fill_a_column_together(db: Connection, files: Path) -> None:
+def test_several_loads_that_cover_different_keys_fill_a_column_together(
+    db: Connection, files: Path
+) -> None:
     table = make_table(db, numbered())
     for first in (0, 1, 2):
         ids = [i for i in range(first, 30, 3) if i != 6]
@@ -126,9 +146,14 @@ def required(db: Connection) -> Any:
 
 
 @pytest.mark.long
-def test_a_column_that_cannot_be_null_takes_values_and_refuses_to_make_rows_null(db: Connection) -> None:
+def test_a_column_that_cannot_be_null_takes_values_and_refuses_to_make_rows_null(
+    db: Connection,
+) -> None:
     table = required(db)
-    with nothing_changes(table), pytest.raises(SchemaMismatchError, match=r"'v' cannot be NULL.*on_missing='null'"):
+    with (
+        nothing_changes(table),
+        pytest.raises(SchemaMismatchError, match=r"'v' cannot be NULL.*on_missing='null'"),
+    ):
         table.load_columns(of_ids([1]), "id", ["v"], on_missing="null")
     load(table, of_ids([1, 12]), "id", ["v"])
     assert values(table) == {i: 10 * i if i in (1, 12) else -i for i in range(30)}
@@ -148,7 +173,9 @@ def test_a_null_for_a_column_that_cannot_be_null_is_an_error_and_no_row_of_its_f
 
 
 @pytest.mark.parametrize("source_values", [pa.array(["1"]), pa.array([[1]])], ids=["text", "lists"])
-def test_values_of_another_type_than_the_column_are_refused(source_values: pa.Array[Any], db: Connection) -> None:
+def test_values_of_another_type_than_the_column_are_refused(
+    source_values: pa.Array[Any], db: Connection
+) -> None:
     table = make_table(db, numbered(v=OLD))
     source = pa.table({"id": pa.array([1], pa.int64()), "v": source_values, "fresh": [1]})
     with nothing_changes(table), pytest.raises(SchemaMismatchError, match=r"v: .*v: int64"):
@@ -156,11 +183,16 @@ def test_values_of_another_type_than_the_column_are_refused(source_values: pa.Ar
 
 
 @pytest.mark.long
-def test_a_value_that_does_not_fit_the_column_ends_the_load_by_its_name_and_none_is_cut_off(db: Connection) -> None:
+def test_a_value_that_does_not_fit_the_column_ends_the_load_by_its_name_and_none_is_cut_off(
+    db: Connection,
+) -> None:
     table = make_table(db, numbered(v=OLD, small=pa.array([1] * 30, pa.int8())))
     for name, value in {"v": 1.5, "small": 300}.items():
         source = pa.table({"id": [1, 12], name: [type(value)(7), value]})
-        with nothing_changes(table), pytest.raises(BackfillIncompleteError, match=rf"{value} .*column '{name}'"):
+        with (
+            nothing_changes(table),
+            pytest.raises(BackfillIncompleteError, match=rf"{value} .*column '{name}'"),
+        ):
             table.load_columns(source, "id", [name])
     source = pa.table({"id": [1, 12], "v": [7.0, 8.0]})
     table.load_columns(source, "id", ["v"])

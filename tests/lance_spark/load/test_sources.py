@@ -56,7 +56,10 @@ def of_folder(*names: str) -> Open:
 def of_list(data: pa.Table, files: Path, _: SparkSession) -> list[str]:
     first, second = halves(data)
     # Names that a folder listing would skip are read if they are given explicitly.
-    return [write_file(first, files / "a" / "_one.parquet"), write_file(second, files / "b.parquet")]
+    return [
+        write_file(first, files / "a" / "_one.parquet"),
+        write_file(second, files / "b.parquet"),
+    ]
 
 
 def of_pattern(data: pa.Table, files: Path, _: SparkSession) -> str:
@@ -115,7 +118,11 @@ def staged_rows() -> Iterator[pa.RecordBatch]:
 
 def files_of(table: Table) -> list[Path]:
     """Returns the files of a table, except files of its history."""
-    return [path for path in Path(table.uri).rglob("*") if path.is_file() and "jobs.lance" not in path.parts]
+    return [
+        path
+        for path in Path(table.uri).rglob("*")
+        if path.is_file() and "jobs.lance" not in path.parts
+    ]
 
 
 def staging_of(table: Table) -> list[Path]:
@@ -182,7 +189,9 @@ def test_a_load_of_a_stream_has_bounded_memory(db: Connection) -> None:
         for first in range(0, 4_096_000, 64_000):
             peaks.append(pa.total_allocated_bytes())
             texts = pa.array([f"{first:0250}"] * 64_000)
-            yield pa.record_batch({"id": pa.array(range(first, first + 64_000), pa.int64()), "text": texts})
+            yield pa.record_batch(
+                {"id": pa.array(range(first, first + 64_000), pa.int64()), "text": texts}
+            )
 
     table = make_table(db, numbered(rows=3_000))
     assert load(table, batches(), "id", ["text"]).rows_computed == 3_000
@@ -190,7 +199,9 @@ def test_a_load_of_a_stream_has_bounded_memory(db: Connection) -> None:
 
 
 @pytest.mark.long
-def test_a_format_that_is_given_says_what_files_without_a_known_name_are(db: Connection, files: Path) -> None:
+def test_a_format_that_is_given_says_what_files_without_a_known_name_are(
+    db: Connection, files: Path
+) -> None:
     table = make_table(db, numbered())
     for number, (name, form) in enumerate({"x.bin": "parquet", "y.arrow": "ipc"}.items()):
         source = of_ids(range(5 + number), factor=number + 2)
@@ -226,7 +237,9 @@ def test_a_format_that_is_given_chooses_among_the_files_of_a_folder_or_reads_all
         ((), "There is no file to load"),
     ],
 )
-def test_files_of_an_unknown_format_are_refused(names: tuple[str, ...], what: str, db: Connection, files: Path) -> None:
+def test_files_of_an_unknown_format_are_refused(
+    names: tuple[str, ...], what: str, db: Connection, files: Path
+) -> None:
     table = make_table(db, numbered())
     for name in names:
         write_file(of_ids([1]), files / name)
@@ -243,7 +256,9 @@ def test_the_reason_of_an_unreadable_file_ends_with_one_full_stop(tmp_path: Path
 
 
 @pytest.mark.guarantee("L05")
-def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
+def test_unsupported_sources_are_refused_by_name(
+    db: Connection, files: Path, spark: SparkSession
+) -> None:
     table = make_table(db, numbered())
     path = write_file(of_ids([1]), files / "a.parquet")
     lance.write_dataset(of_ids([1]), str(files / "x.lance"))
@@ -256,7 +271,12 @@ def test_unsupported_sources_are_refused_by_name(db: Connection, files: Path, sp
         (path, {"source_format": "csv"}, OptionError, "'source_format'"),
         ([path, str(files / "absent.parquet")], {}, SourceError, "absent.parquet"),
         ([str(files / "x.lance")] * 2, {"source_format": "lance"}, OptionError, "one location"),
-        ([path, "s3://bucket/x.parquet"], {"source_storage_options": {"aws_region": "x"}}, OptionError, "one store"),
+        (
+            [path, "s3://bucket/x.parquet"],
+            {"source_storage_options": {"aws_region": "x"}},
+            OptionError,
+            "one store",
+        ),
         ("gopher://host/x.parquet", {}, OptionError, "no scheme that Lance knows"),
         (of_ids([1]), {"source_format": "parquet"}, OptionError, "'source_format'"),
         (spark.range(3), {"source_format": "parquet"}, OptionError, "'source_format'"),
@@ -283,14 +303,18 @@ def test_a_file_with_other_columns_than_the_first_is_refused_by_its_name_before_
     else:
         other_columns = of_ids([3]).drop_columns([name])
         write_file(
-            other_columns.append_column(name, pa.array(["3"])) if what == "another type" else other_columns,
+            other_columns.append_column(name, pa.array(["3"]))
+            if what == "another type"
+            else other_columns,
             files / "b.parquet",
         )
     with nothing_changes(table), pytest.raises(SourceError, match=r"b\.parquet"):
         table.load_columns(str(files), "id", ["v"])
 
 
-def test_other_columns_of_the_files_may_differ_and_their_order_too(db: Connection, files: Path) -> None:
+def test_other_columns_of_the_files_may_differ_and_their_order_too(
+    db: Connection, files: Path
+) -> None:
     table = make_table(db, numbered())
     write_file(of_ids([1, 2], extra=["x", "y"]), files / "a.parquet")
     write_file(of_ids([3], extra=[1]).select(["v", "extra", "id"]), files / "b.parquet")
@@ -364,7 +388,9 @@ def test_what_is_cut_among_many_tasks_and_joined_by_sorting_is_the_same(
     assert (result.rows_selected, result.rows_computed, result.rows_skipped) == (50, 25, 25)
 
 
-def test_a_table_is_read_as_it_was_when_the_load_began(db: Connection, files: Path, spark: SparkSession) -> None:
+def test_a_table_is_read_as_it_was_when_the_load_began(
+    db: Connection, files: Path, spark: SparkSession
+) -> None:
     table = make_table(db, numbered())
     path = of_lance(of_ids(range(30)), files, spark)
     with joins(before=lambda: lance.dataset(path).update({"v": "-1"})):

@@ -20,7 +20,14 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection
 from tests import strategies
-from tests.lance_spark.load.loads import assert_same, left_join, load, make_table, numbered, write_file
+from tests.lance_spark.load.loads import (
+    assert_same,
+    left_join,
+    load,
+    make_table,
+    numbered,
+    write_file,
+)
 from tests.strategies import facts
 
 pytestmark = pytest.mark.long
@@ -37,8 +44,12 @@ COLUMNS: dict[str, pa.Array[Any]] = {
     "day": pa.array([dt.date(1, 1, 1), None, dt.date(9999, 12, 31)], pa.date32()),
     "clock": pa.array([1, None, 86_399_999_999], pa.time64("us")),
     "span": pa.array([1, None, -5], pa.duration("us")),
-    "price": pa.array([decimal.Decimal("0.01"), None, decimal.Decimal("-99999999.99")], pa.decimal128(10, 2)),
-    "long_price": pa.array([decimal.Decimal("1.5"), None, decimal.Decimal(-1)], pa.decimal256(38, 10)),
+    "price": pa.array(
+        [decimal.Decimal("0.01"), None, decimal.Decimal("-99999999.99")], pa.decimal128(10, 2)
+    ),
+    "long_price": pa.array(
+        [decimal.Decimal("1.5"), None, decimal.Decimal(-1)], pa.decimal256(38, 10)
+    ),
     "text": pa.array(["", None, "ж" * 1000], pa.string()),
     "long_text": pa.array(["", None, "🦎"], pa.large_string()),
     "raw": pa.array([b"", None, b"\x00\xff"], pa.binary()),
@@ -92,11 +103,15 @@ def test_new_columns_have_the_types_and_values_of_the_source_and_keep_them_in_a_
 def test_moments_are_the_same_in_a_session_of_another_time_zone(
     kind: str, db: Connection, files: Path, spark: SparkSession
 ) -> None:
-    table = make_table(db, numbered(at=pa.array(range(0, 30_000_000, 1_000_000), pa.timestamp("us"))))
+    table = make_table(
+        db, numbered(at=pa.array(range(0, 30_000_000, 1_000_000), pa.timestamp("us")))
+    )
     names = ["moment", "elsewhere", "local", "day"]
     # The hour that New York skips.
     local = pa.array([1_773_541_800_000_000, -1, None], pa.timestamp("us"))
-    data = pa.table({"at": pa.array([4_000_000, 29_000_000, 0], pa.timestamp("us")), **COLUMNS}).select(["at", *names])
+    data = pa.table(
+        {"at": pa.array([4_000_000, 29_000_000, 0], pa.timestamp("us")), **COLUMNS}
+    ).select(["at", *names])
     data = data.set_column(3, "local", local)
     if kind == "pandas":
         # ORC has no such days.
@@ -112,7 +127,9 @@ def test_moments_are_the_same_in_a_session_of_another_time_zone(
     after = table.to_arrow()
     expected = left_join(before, data, "at", names)
     for name in names:
-        kind_of = pa.date32() if name == "day" else pa.timestamp("ns")  # pandas has nanoseconds only
+        kind_of = (
+            pa.date32() if name == "day" else pa.timestamp("ns")
+        )  # pandas has nanoseconds only
         assert facts(after[name].cast(kind_of)) == facts(expected[name].cast(kind_of)), name
 
 
@@ -125,17 +142,34 @@ def test_a_dataframe_gives_the_types_that_spark_has(db: Connection, spark: Spark
     table.load_columns(frame, "id", ["a", "b", "c", "d", "e", "f", "g"])
     schema = table.to_lance().schema
     assert schema.field("a").type == pa.int8() and schema.field("b").type == pa.decimal128(9, 3)
-    assert schema.field("e").type == pa.timestamp("us", "UTC") and schema.field("g").type == pa.string()
+    assert (
+        schema.field("e").type == pa.timestamp("us", "UTC")
+        and schema.field("g").type == pa.string()
+    )
     rows = table.to_arrow().to_pylist()
-    assert all((row["a"], row["c"], row["d"]) == (row["id"], [row["id"]], {"x": row["id"]}) for row in rows)
+    assert all(
+        (row["a"], row["c"], row["d"]) == (row["id"], [row["id"]], {"x": row["id"]}) for row in rows
+    )
 
 
 def test_an_existing_column_keeps_its_type_where_values_of_another_one_fit(db: Connection) -> None:
     table = make_table(
-        db, numbered(a=pa.array([1] * 30, pa.int16()), b=pa.array(["x"] * 30, pa.large_string()), c=[1.0] * 30)
+        db,
+        numbered(
+            a=pa.array([1] * 30, pa.int16()),
+            b=pa.array(["x"] * 30, pa.large_string()),
+            c=[1.0] * 30,
+        ),
     )
     schema = table.to_lance().schema
-    source = pa.table({"id": IDS, "a": pa.array([7, 8, None], pa.int8()), "b": ["p", None, "q"], "c": [1.5, 2.5, None]})
+    source = pa.table(
+        {
+            "id": IDS,
+            "a": pa.array([7, 8, None], pa.int8()),
+            "b": ["p", None, "q"],
+            "c": [1.5, 2.5, None],
+        }
+    )
     before = table.to_arrow()
     load(table, source, "id", ["a", "b", "c"])
     assert table.to_lance().schema == schema
@@ -143,26 +177,45 @@ def test_an_existing_column_keeps_its_type_where_values_of_another_one_fit(db: C
 
 
 @pytest.mark.parametrize("format", ["2.1", "2.2"])
-def test_blobs_are_loaded_as_bytes_and_those_without_a_match_stay(format: Any, db: Connection, files: Path) -> None:
+def test_blobs_are_loaded_as_bytes_and_those_without_a_match_stay(
+    format: Any, db: Connection, files: Path
+) -> None:
     blob = {"lance-encoding:blob": "true"}
-    fields: list[pa.Field[Any]] = [pa.field("id", pa.int64()), pa.field("b", pa.large_binary(), metadata=blob)]
-    data = pa.table({"id": range(6), "b": [f"old {i}".encode() for i in range(6)]}, schema=pa.schema(fields))
+    fields: list[pa.Field[Any]] = [
+        pa.field("id", pa.int64()),
+        pa.field("b", pa.large_binary(), metadata=blob),
+    ]
+    data = pa.table(
+        {"id": range(6), "b": [f"old {i}".encode() for i in range(6)]}, schema=pa.schema(fields)
+    )
     lance.write_dataset(data, f"{db.uri}/t.lance", max_rows_per_file=3, data_storage_version=format)
     table = db.open_table("t")
     before = table.to_lance().schema
-    source = pa.table({"id": [1, 4, 5], "b": pa.array([b"new 1", b"x" * 100_000, None], pa.large_binary())})
+    source = pa.table(
+        {"id": [1, 4, 5], "b": pa.array([b"new 1", b"x" * 100_000, None], pa.large_binary())}
+    )
     assert load(table, write_file(source, files / "x.parquet"), "id", ["b"]).status == "DONE"
     dataset = table.to_lance()
     assert dataset.schema == before
     blobs_read = dict(dataset.read_blobs("b", indices=list(range(6))))
-    assert list(blobs_read.values()) == [b"old 0", b"new 1", b"old 2", b"old 3", b"x" * 100_000, None]
+    assert list(blobs_read.values()) == [
+        b"old 0",
+        b"new 1",
+        b"old 2",
+        b"old 3",
+        b"x" * 100_000,
+        None,
+    ]
 
 
 _NUMBERS = itertools.count()
 
 
 @hypothesis.settings(
-    max_examples=10, deadline=None, suppress_health_check=list(hypothesis.HealthCheck), derandomize=True
+    max_examples=10,
+    deadline=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    derandomize=True,
 )
 @hypothesis.given(data=st.data())
 def test_any_values_of_any_types_by_any_keys_are_those_of_a_left_join(
@@ -172,15 +225,25 @@ def test_any_values_of_any_types_by_any_keys_are_those_of_a_left_join(
     folder = tmp_path_factory.mktemp(f"any-{number}")
     db = lance_spark.connect(str(folder / "db"), spark, progress=False)
     keys = st.integers(-3, 25)
-    of_table = data.draw(st.lists(st.one_of(st.none(), keys), min_size=1, max_size=25), label="keys of the table")
-    of_source = data.draw(st.lists(keys, unique=True, min_size=1, max_size=25), label="keys of the source")
-    stored = st.sampled_from([kind for kind in strategies.LANCE_LEAVES if not pa.types.is_null(kind)])
+    of_table = data.draw(
+        st.lists(st.one_of(st.none(), keys), min_size=1, max_size=25), label="keys of the table"
+    )
+    of_source = data.draw(
+        st.lists(keys, unique=True, min_size=1, max_size=25), label="keys of the source"
+    )
+    stored = st.sampled_from(
+        [kind for kind in strategies.LANCE_LEAVES if not pa.types.is_null(kind)]
+    )
     schema = data.draw(strategies.schemas(types=stored, most_columns=8), label="schema")
     schema = pa.schema([field.with_nullable(True) for field in schema])
     rows = strategies.tables(schema, fewest_rows=len(of_source), most_rows=len(of_source))
     source = data.draw(rows, label="values").append_column("k", pa.array(of_source, pa.int64()))
     table = make_table(db, pa.table({"k": pa.array(of_table, pa.int64())}), fragment_rows=7)
-    load_source: Any = source if data.draw(st.booleans(), label="in memory") else write_file(source, folder / "x.arrow")
+    load_source: Any = (
+        source
+        if data.draw(st.booleans(), label="in memory")
+        else write_file(source, folder / "x.arrow")
+    )
     rule: Any = data.draw(st.sampled_from(["carry", "null"]), label="rule")
     before = table.to_arrow()
     load(table, load_source, "k", schema.names, on_missing=rule)

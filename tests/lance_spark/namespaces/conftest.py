@@ -30,7 +30,10 @@ class Rest(NamedTuple):
 
     def connect(self, spark: SparkSession | None = None) -> Connection:
         return lance_spark.connect(
-            namespace_client_impl="rest", namespace_client_properties=self.properties, spark=spark, progress=False
+            namespace_client_impl="rest",
+            namespace_client_properties=self.properties,
+            spark=spark,
+            progress=False,
         )
 
 

@@ -24,7 +24,10 @@ def db(spark: SparkSession, tmp_path: Path) -> Iterator[Connection]:
     keys = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
     properties = {"endpoint": f"http://{host}:{port}", **keys}
     db = lance_spark.connect(
-        namespace_client_impl="glue", namespace_client_properties=properties, spark=spark, progress=False
+        namespace_client_impl="glue",
+        namespace_client_properties=properties,
+        spark=spark,
+        progress=False,
     )
     db.create_namespace(["sales"], {"location": str(tmp_path)})
     yield db

@@ -47,7 +47,9 @@ def test_the_jvm_connector_and_this_package_change_the_same_tables(rest: Rest, t
 
     def run(step: str) -> None:
         arguments = [rest.uri, rest.properties["headers.x-api-key"], connector.classpath, step]
-        subprocess.run([connector.python, "-c", CONNECTOR_SCRIPT, *arguments], check=True, timeout=300)
+        subprocess.run(
+            [connector.python, "-c", CONNECTOR_SCRIPT, *arguments], check=True, timeout=300
+        )
 
     run("create")
     db = rest.connect()

@@ -36,7 +36,9 @@ def namespace(tmp_path: Path) -> Iterator[VendingNamespace]:
 @pytest.fixture
 def table(namespace: VendingNamespace) -> Table:
     db = lance_spark.connect(
-        namespace_client_impl="rest", namespace_client_properties=namespace.properties, progress=False
+        namespace_client_impl="rest",
+        namespace_client_properties=namespace.properties,
+        progress=False,
     )
     return db.create_table("t", [{"id": 1}])
 
@@ -47,7 +49,9 @@ def versions_of(namespace: VendingNamespace) -> int:
 
 
 @pytest.mark.long
-def test_a_lost_reply_to_a_commit_is_found_in_the_history(table: Table, namespace: VendingNamespace):
+def test_a_lost_reply_to_a_commit_is_found_in_the_history(
+    table: Table, namespace: VendingNamespace
+):
     namespace.lost_reply = CREATE_VERSION
     table.add([{"id": 2}])
     assert namespace.lost_reply == ""
@@ -92,12 +96,17 @@ def test_threads_share_the_patience_with_a_silent_namespace(
 ):
     known = NamespaceTable.of(table._ref.storage)
     assert known is not None
-    access._accesses[known] = dataclasses.replace(access.access_of(known), renew_at=0.0, expires_at=0.0)
+    access._accesses[known] = dataclasses.replace(
+        access.access_of(known), renew_at=0.0, expires_at=0.0
+    )
     monkeypatch.setattr(client, "_PATIENCE_S", 0.3)
     namespace.is_down.set()
     start = time.monotonic()
     with ThreadPoolExecutor(10) as pool:
-        errors = [future.exception() for future in [pool.submit(access.access_of, known) for _ in range(10)]]
+        errors = [
+            future.exception()
+            for future in [pool.submit(access.access_of, known) for _ in range(10)]
+        ]
     assert {type(error) for error in errors} == {NamespaceUnavailableError}
     assert time.monotonic() - start < 1.5
     namespace.is_down.clear()
@@ -105,10 +114,14 @@ def test_threads_share_the_patience_with_a_silent_namespace(
     assert table.count_rows() == 1
 
 
-def test_an_old_answer_about_another_location_is_asked_for_again(table: Table, namespace: VendingNamespace):
+def test_an_old_answer_about_another_location_is_asked_for_again(
+    table: Table, namespace: VendingNamespace
+):
     known = NamespaceTable.of(table._ref.storage)
     assert known is not None
-    access._accesses[known] = dataclasses.replace(access.access_of(known), location="/elsewhere/t.lance")
+    access._accesses[known] = dataclasses.replace(
+        access.access_of(known), location="/elsewhere/t.lance"
+    )
     namespace.lost_reply = CREATE_VERSION
     table.add([{"id": 2}])
     assert namespace.lost_reply == "", "the commit went past the namespace"

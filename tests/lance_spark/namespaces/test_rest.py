@@ -59,14 +59,21 @@ def test_namespaces_are_created_listed_described_and_dropped(db: Connection, spa
     assert db.list_namespaces(space) == []
 
 
-def test_named_manifests_are_properties_of_the_namespace(db: Connection, rest: Rest, space: list[str]):
+def test_named_manifests_are_properties_of_the_namespace(
+    db: Connection, rest: Rest, space: list[str]
+):
     first = Manifest.create_pip("first").env_vars({"KEY": "1"}).build()
     db.define_manifest("of $ all/tables", Manifest.create_pip("zeroth").build())
     db.define_manifest("of $ all/tables", first)
     db.define_manifest("second", Manifest.create_pip("second").build())
-    assert rest.connect().list_manifests() == {"of $ all/tables": first, "second": db.get_manifest("second")}
+    assert rest.connect().list_manifests() == {
+        "of $ all/tables": first,
+        "second": db.get_manifest("second"),
+    }
     other = lance_spark.connect(
-        namespace_client_impl="rest", namespace_client_properties=rest.properties, default_manifest="of $ all/tables"
+        namespace_client_impl="rest",
+        namespace_client_properties=rest.properties,
+        default_manifest="of $ all/tables",
     )
     table = other.create_table("t", ROWS, namespace=space)
     table.add_columns({"double": double})
@@ -80,7 +87,10 @@ def test_named_manifests_are_properties_of_the_namespace(db: Connection, rest: R
     assert db.list_manifests() == {}
     with pytest.raises(OptionError, match="a namespace stores none"):
         db.define_manifest(
-            "local", dataclasses.replace(first, archives=(Archive(sha256="0" * 64, size=1, role="workspace"),))
+            "local",
+            dataclasses.replace(
+                first, archives=(Archive(sha256="0" * 64, size=1, role="workspace"),)
+            ),
         )
     with pytest.raises(UnsupportedOperationError, match="no folder for archives"):
         db.capture_local_environment("local")
@@ -99,7 +109,9 @@ def test_a_manifest_beside_a_table_is_found_where_a_namespace_keeps_none(
         db.define_manifest("beside", beside)
     lance_spark.connect(db.open_table("t", namespace=space).uri).define_manifest("beside", beside)
     other = lance_spark.connect(
-        namespace_client_impl="rest", namespace_client_properties=rest.properties, default_manifest="beside"
+        namespace_client_impl="rest",
+        namespace_client_properties=rest.properties,
+        default_manifest="beside",
     )
     table = other.open_table("t", namespace=space)
     table.add_columns({"double": double})
@@ -130,7 +142,9 @@ def test_tables_of_a_nested_namespace(db: Connection, space: list[str]):
     assert db.table_names(namespace=space) == []
 
 
-def test_spark_reads_and_writes_through_the_namespace(db: Connection, space: list[str], spark: SparkSession):
+def test_spark_reads_and_writes_through_the_namespace(
+    db: Connection, space: list[str], spark: SparkSession
+):
     table = db.create_table("t", spark.range(10), namespace=space)
     table.add(spark.range(10, 20))
     frame = table.to_spark().where("id >= 15")
@@ -163,7 +177,9 @@ def test_views_follow_their_source_by_its_name(db: Connection, space: list[str])
     words = db.create_udtf_view("w", table.search(None).select(["id"]), split, namespace=space)
     assert words.refresh().rows_added == 24
     texts = db.create_materialized_view(
-        "s", f"SELECT id, upper(text) AS loud FROM {'.'.join(space)}.t WHERE id > 3", namespace=space
+        "s",
+        f"SELECT id, upper(text) AS loud FROM {'.'.join(space)}.t WHERE id > 3",
+        namespace=space,
     )
     assert texts.refresh().rows_added == 2
     table.add([{"id": 3, "text": "one"}])
@@ -194,7 +210,9 @@ def test_dir_and_folder_see_the_same_tables(rest: Rest, db: Connection, space: l
     assert db.open_table("folders_own").count_rows() == 6
     db.create_table("namespaces_own", ROWS)
     assert folder.open_table("namespaces_own").count_rows() == 6
-    directory = lance_spark.connect(namespace_client_impl="dir", namespace_client_properties={"root": str(rest.root)})
+    directory = lance_spark.connect(
+        namespace_client_impl="dir", namespace_client_properties={"root": str(rest.root)}
+    )
     assert {"folders_own", "namespaces_own"} <= set(directory.table_names())
     with pytest.raises(UnsupportedOperationError, match="no namespaces"):
         folder.list_namespaces()
@@ -212,7 +230,9 @@ def test_tables_are_registered_and_deregistered(rest: Rest, db: Connection, spac
     assert lance_spark.open_table(str(rest.root / "registered.lance")).count_rows() == 1
 
 
-def test_pylance_and_this_package_change_the_same_table(rest: Rest, db: Connection, space: list[str]):
+def test_pylance_and_this_package_change_the_same_table(
+    rest: Rest, db: Connection, space: list[str]
+):
     client = lance_namespace.connect("rest", rest.properties)
     sink = pa.BufferOutputStream()
     rows = pa.table({"id": [1, 2]})
@@ -225,11 +245,19 @@ def test_pylance_and_this_package_change_the_same_table(rest: Rest, db: Connecti
     assert db.open_table("t", namespace=space).to_arrow()["id"].to_pylist() == [2, 3]
 
 
-def test_secrets_of_the_namespace_stay_out_of_texts_and_files(rest: Rest, db: Connection, space: list[str]):
+def test_secrets_of_the_namespace_stay_out_of_texts_and_files(
+    rest: Rest, db: Connection, space: list[str]
+):
     table = db.create_table("t", ROWS, namespace=space)
     table.add_columns({"twice": (double, ["id"])})
     table.backfill("twice")
-    texts = [repr(db), repr(table), repr(table._ref), table._ref.snapshot_json(), str(table._ref.storage_options[0][0])]
+    texts = [
+        repr(db),
+        repr(table),
+        repr(table._ref),
+        table._ref.snapshot_json(),
+        str(table._ref.storage_options[0][0]),
+    ]
     assert not [text for text in texts if SECRET in text]
     files = [path for path in rest.root.rglob("*") if path.is_file()]
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
@@ -242,7 +270,10 @@ def test_options_of_a_statement_cannot_name_code_or_mix_with_a_namespace(
     table = db.create_table("t", ROWS, namespace=space)
     option = f"storage.{NAMESPACE_OPTION}"
     forged = '{"implementation": "os.path", "properties": {}, "table_id": ["t"]}'
-    for options in ({option: forged}, {**table._ref.storage_settings, "storage.aws_endpoint": "http://127.0.0.1:1"}):
+    for options in (
+        {option: forged},
+        {**table._ref.storage_settings, "storage.aws_endpoint": "http://127.0.0.1:1"},
+    ):
         with pytest.raises(Exception, match=r"not registered|no options of a store"):
             spark.read.format("lance").options(**options).load(table._ref.uri).collect()
 
@@ -250,7 +281,9 @@ def test_options_of_a_statement_cannot_name_code_or_mix_with_a_namespace(
 def test_operations_for_the_service_of_the_namespace_are_refused(rest: Rest):
     place = {"namespace_client_impl": "rest", "namespace_client_properties": rest.properties}
     for name in ("QueryTable", "CreateTable"):
-        with pytest.raises(UnsupportedOperationError, match=f"{name}, which would run in the service"):
+        with pytest.raises(
+            UnsupportedOperationError, match=f"{name}, which would run in the service"
+        ):
             lance_spark.connect(**place, namespace_client_pushdown_operations=[name])  # type: ignore[arg-type]
     with pytest.raises(lance_spark.OptionError, match="QueryTable and CreateTable"):
         lance_spark.connect(**place, namespace_client_pushdown_operations=["DropTable"])  # type: ignore[arg-type]
@@ -261,14 +294,20 @@ def test_errors_name_the_namespace(rest: Rest):
     with pytest.raises(UnsupportedOperationError, match="namespace_client_impl='rest'"):
         lance_spark.connect("db://remote")
     with pytest.raises(OptionError, match="uri"):
-        lance_spark.connect("folder", namespace_client_impl="rest", namespace_client_properties=rest.properties)
-    nobody = lance_spark.connect(namespace_client_impl="no.such.Class", namespace_client_properties={"k": SECRET})
+        lance_spark.connect(
+            "folder", namespace_client_impl="rest", namespace_client_properties=rest.properties
+        )
+    nobody = lance_spark.connect(
+        namespace_client_impl="no.such.Class", namespace_client_properties={"k": SECRET}
+    )
     with pytest.raises(OptionError, match=r"needs the module 'no'") as error:
         nobody.table_names()
     assert SECRET not in str(error.value)
 
 
-def test_every_commit_is_one_version_of_a_managed_table(managed: Rest, spark: SparkSession, space: list[str]):
+def test_every_commit_is_one_version_of_a_managed_table(
+    managed: Rest, spark: SparkSession, space: list[str]
+):
     from tests.lance_spark.namespaces.conftest import prepared
 
     db = prepared(managed.connect(spark), space)
@@ -287,7 +326,9 @@ def test_every_commit_is_one_version_of_a_managed_table(managed: Rest, spark: Sp
     assert (trial.count_rows(), table.count_rows()) == (7, 6)
 
 
-def test_a_name_is_not_registered_if_its_table_is_unreadable(rest: Rest, db: Connection, space: list[str]):
+def test_a_name_is_not_registered_if_its_table_is_unreadable(
+    rest: Rest, db: Connection, space: list[str]
+):
     versions = rest.root / "damaged.lance" / "_versions"
     versions.mkdir(parents=True)
     (versions / "1.manifest").write_bytes(b"no manifest")

@@ -28,7 +28,9 @@ def catalog(rest: Rest, spark: SparkSession, space: list[str]) -> str:
     """The full name of a namespace of a catalog."""
     # A session keeps the properties of a catalog, and another server may follow in this process.
     remote = f"remote_{urlsplit(rest.properties['uri']).port}"
-    db = lance_spark.catalog(spark, remote, namespace_client_impl="rest", namespace_client_properties=rest.properties)
+    db = lance_spark.catalog(
+        spark, remote, namespace_client_impl="rest", namespace_client_properties=rest.properties
+    )
     if "tests" not in db.list_namespaces():
         spark.sql(f"CREATE NAMESPACE {remote}.tests")
     name = ".".join((remote, *space))
@@ -40,8 +42,12 @@ def catalog(rest: Rest, spark: SparkSession, space: list[str]) -> str:
 def test_namespaces_of_any_depth(catalog: str, spark: SparkSession):
     spark.sql(f"CREATE NAMESPACE {catalog}.a WITH DBPROPERTIES ('team' = 'Ada')")
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {catalog}.a.b")
-    assert [row[0].rpartition(".")[2] for row in spark.sql(f"SHOW NAMESPACES IN {catalog}").collect()] == ["a"]
-    facts = {row[0]: row[1] for row in spark.sql(f"DESCRIBE NAMESPACE EXTENDED {catalog}.a").collect()}
+    assert [
+        row[0].rpartition(".")[2] for row in spark.sql(f"SHOW NAMESPACES IN {catalog}").collect()
+    ] == ["a"]
+    facts = {
+        row[0]: row[1] for row in spark.sql(f"DESCRIBE NAMESPACE EXTENDED {catalog}.a").collect()
+    }
     assert "Ada" in str(facts)
     with pytest.raises(AnalysisException, match=r"SCHEMA_NOT_EMPTY|not empty"):
         spark.sql(f"DROP NAMESPACE {catalog}.a")
@@ -67,10 +73,14 @@ def test_statements_over_tables(catalog: str, rest: Rest, spark: SparkSession, s
     spark.sql(f"ALTER TABLE {catalog}.t ADD COLUMNS (size INT)")
     spark.sql(f"CREATE OR REPLACE TABLE {catalog}.t AS SELECT id FROM {catalog}.t WHERE id > 2")
     assert rest.connect().open_table("t", namespace=space).to_arrow()["id"].to_pylist() == [3, 4]
-    assert {row.version for row in spark.sql(f"SELECT version FROM {catalog}.t.versions").collect()} >= {1, 2}
+    assert {
+        row.version for row in spark.sql(f"SELECT version FROM {catalog}.t.versions").collect()
+    } >= {1, 2}
     plan = spark.sql(f"EXPLAIN EXTENDED SELECT * FROM {catalog}.t").first()
     shown = [str(row) for row in spark.sql(f"DESCRIBE EXTENDED {catalog}.t").collect()]
-    assert SECRET not in f"{plan} {shown} {spark.sql('SET -v').collect()} {spark.sql('SET').collect()}"
+    assert (
+        SECRET not in f"{plan} {shown} {spark.sql('SET -v').collect()} {spark.sql('SET').collect()}"
+    )
 
 
 def test_a_replacement_creates_a_table(catalog: str, spark: SparkSession):
@@ -89,7 +99,9 @@ def test_names_without_a_table_leave_with_their_namespace(
     assert space[1] not in rest.connect().list_namespaces(space[:1])
 
 
-def test_a_catalog_holds_tables_at_their_own_locations_only(rest: Rest, db: Connection, space: list[str]):
+def test_a_catalog_holds_tables_at_their_own_locations_only(
+    rest: Rest, db: Connection, space: list[str]
+):
     ref = db.create_table("t", [{"id": 1}], namespace=space)._ref
     other = db.create_table("other", [{"id": 1}], namespace=space)._ref
     location = NamespaceLocation.of_options("c", {"impl": "rest", **rest.properties}, ())
@@ -101,14 +113,18 @@ def test_a_catalog_holds_tables_at_their_own_locations_only(rest: Rest, db: Conn
 def test_a_view_of_a_namespace_has_no_source_in_another_catalog(
     catalog: str, rest: Rest, spark: SparkSession, space: list[str]
 ):
-    lance_spark.catalog(spark, "second", namespace_client_impl="rest", namespace_client_properties=rest.properties)
+    lance_spark.catalog(
+        spark, "second", namespace_client_impl="rest", namespace_client_properties=rest.properties
+    )
     spark.sql(f"CREATE TABLE {catalog}.t AS SELECT id FROM range(6)")
     source = ".".join(("second", *space, "t"))
     with pytest.raises(Exception, match="a table of another catalog"):
         spark.sql(f"CREATE MATERIALIZED VIEW {catalog}.v AS SELECT id FROM {source}")
 
 
-def test_drop_keeps_the_files_of_tables_of_others(catalog: str, rest: Rest, spark: SparkSession, space: list[str]):
+def test_drop_keeps_the_files_of_tables_of_others(
+    catalog: str, rest: Rest, spark: SparkSession, space: list[str]
+):
     lance.write_dataset(pa.table({"id": [1]}), str(rest.root / "of_others.lance"))
     db = rest.connect()
     db.register_table("r", "of_others.lance", namespace=space)
@@ -127,10 +143,15 @@ def test_drop_keeps_the_files_of_tables_of_others(catalog: str, rest: Rest, spar
 
 
 @pytest.mark.long
-def test_location_registers_a_table_below_the_root(rest: Rest, spark: SparkSession, space: list[str]):
+def test_location_registers_a_table_below_the_root(
+    rest: Rest, spark: SparkSession, space: list[str]
+):
     lance.write_dataset(pa.table({"id": [1, 2]}), str(rest.root / "located.lance"))
     db = lance_spark.catalog(
-        spark, "directory", namespace_client_impl="dir", namespace_client_properties={"root": str(rest.root)}
+        spark,
+        "directory",
+        namespace_client_impl="dir",
+        namespace_client_properties={"root": str(rest.root)},
     )
     db.create_namespace([space[1]])
     name = f"directory.{space[1]}.l"
@@ -143,7 +164,9 @@ def test_location_registers_a_table_below_the_root(rest: Rest, spark: SparkSessi
 @pytest.mark.long
 def test_only_registered_classes_are_namespaces_of_catalogs(spark: SparkSession, rest: Rest):
     with pytest.raises(OptionError, match="not registered"):
-        lance_spark.catalog(spark, "code", namespace_client_impl="os.path", namespace_client_properties={})
+        lance_spark.catalog(
+            spark, "code", namespace_client_impl="os.path", namespace_client_properties={}
+        )
     provider = {**rest.properties, "dynamic_context_provider.impl": "os.path"}
     register_catalog(spark, "provided", {"impl": "rest", **provider})
     with pytest.raises(Exception, match=r"not registered|impl"):
@@ -160,7 +183,9 @@ def test_only_registered_classes_are_namespaces_of_catalogs(spark: SparkSession,
 @pytest.mark.long
 def test_a_view_of_a_namespace(catalog: str, spark: SparkSession):
     spark.sql(f"CREATE TABLE {catalog}.t AS SELECT id FROM range(6)")
-    spark.sql(f"CREATE MATERIALIZED VIEW {catalog}.v AS SELECT id, id * 2 AS twice FROM {catalog}.t WHERE id > 2")
+    spark.sql(
+        f"CREATE MATERIALIZED VIEW {catalog}.v AS SELECT id, id * 2 AS twice FROM {catalog}.t WHERE id > 2"
+    )
     spark.sql(f"REFRESH MATERIALIZED VIEW {catalog}.v")
     assert spark.sql(f"SELECT sum(twice) FROM {catalog}.v").first() == (24,)
     spark.sql(f"DROP MATERIALIZED VIEW {catalog}.v")

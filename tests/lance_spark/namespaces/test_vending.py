@@ -47,7 +47,9 @@ def refused(storage: dict[str, str]) -> list[str]:
     return [f"{r.method} {r.path}" for r in requests_of(storage) if r.status == 403]
 
 
-def test_open_datasets_sessions_and_commits_outlive_their_keys(namespace: VendingNamespace, storage: dict[str, str]):
+def test_open_datasets_sessions_and_commits_outlive_their_keys(
+    namespace: VendingNamespace, storage: dict[str, str]
+):
     table = connect(namespace).create_table("t", [{"id": i} for i in range(5)])
     dataset, objects = table.to_lance(), objects_beside(table._ref)
     objects.put("note", b"kept")
@@ -82,7 +84,9 @@ def test_a_namespace_that_is_down_is_asked_again(
 
 
 @pytest.mark.long
-def test_the_staging_of_rows_outlives_its_keys(namespace: VendingNamespace, storage: dict[str, str]):
+def test_the_staging_of_rows_outlives_its_keys(
+    namespace: VendingNamespace, storage: dict[str, str]
+):
     table = connect(namespace).create_table("t", [{"id": 0}])
     schema = pa.schema({"id": pa.int64()})
 
@@ -94,7 +98,9 @@ def test_the_staging_of_rows_outlives_its_keys(namespace: VendingNamespace, stor
     staging = Staging.of_new_job(table._ref)
     staging.open_job()
     requests_of(storage)
-    place, columns = stage(pa.RecordBatchReader.from_batches(schema, batches()), table._ref, staging)
+    place, columns = stage(
+        pa.RecordBatchReader.from_batches(schema, batches()), table._ref, staging
+    )
     assert columns == schema
     assert DatasetRef.at(place, table._ref.storage).open_latest().count_rows() == 2
     assert refused(storage) == []

@@ -24,7 +24,9 @@ _NESTED = pa.struct(
         pa.field("n", pa.int32()),
         pa.field("x y", pa.string()),
         pa.field("deep", pa.struct([pa.field("D", pa.int64()), pa.field("f", pa.float64())])),
-        pa.field("items", pa.list_(pa.struct([pa.field("k", pa.int32()), pa.field("v", pa.string())]))),
+        pa.field(
+            "items", pa.list_(pa.struct([pa.field("k", pa.int32()), pa.field("v", pa.string())]))
+        ),
     ]
 )
 
@@ -61,13 +63,17 @@ class Dataset:
         )
         if self.deleted:
             dataset.delete(f"id in ({', '.join(map(str, self.deleted))})")
-        live_rows = self.table.filter(pa.array([i not in self.deleted for i in range(self.table.num_rows)]))
+        live_rows = self.table.filter(
+            pa.array([i not in self.deleted for i in range(self.table.num_rows)])
+        )
         pq.write_table(as_spark_reads(live_rows), folder / "t.parquet")
 
 
 def as_spark_reads(table: pa.Table) -> pa.Table:
     """Returns the rows in Spark's types, converted by PyArrow instead of this package."""
-    return pa.table({name: _spark_like(table[name].combine_chunks()) for name in table.column_names})
+    return pa.table(
+        {name: _spark_like(table[name].combine_chunks()) for name in table.column_names}
+    )
 
 
 def _spark_like(array: Any) -> Any:

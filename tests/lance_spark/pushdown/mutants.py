@@ -18,18 +18,26 @@ def _negated(right: Leaf) -> Leaf:
 
 
 def _as(op: str) -> Callable[[Leaf], Leaf]:
-    return lambda right: lambda predicate, negated, schema: right({**predicate, "op": op}, negated, schema)
+    return lambda right: (
+        lambda predicate, negated, schema: right({**predicate, "op": op}, negated, schema)
+    )
 
 
 def _without_last(right: Leaf) -> Leaf:
-    return lambda predicate, negated, schema: right({**predicate, "args": predicate["args"][:-1]}, negated, schema)
+    return lambda predicate, negated, schema: right(
+        {**predicate, "args": predicate["args"][:-1]}, negated, schema
+    )
 
 
 def _longer_prefix(right: Leaf) -> Leaf:
     def wrong(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
         sql = right(predicate, negated, schema)
         return (
-            None if sql is None else sql.replace("')", "~')") if "starts_with" in sql else sql.replace("= ''", "= '~'")
+            None
+            if sql is None
+            else sql.replace("')", "~')")
+            if "starts_with" in sql
+            else sql.replace("= ''", "= '~'")
         )
 
     return wrong

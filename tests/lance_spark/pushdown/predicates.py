@@ -93,7 +93,9 @@ def literal(kind: pa.DataType, value: Any) -> Predicate:
     elif spark == "binary":
         text = base64.b64encode(value).decode()
     elif spark in ("float", "double"):
-        number = struct.unpack("<f", struct.pack("<f", value))[0] if spark == "float" else float(value)
+        number = (
+            struct.unpack("<f", struct.pack("<f", value))[0] if spark == "float" else float(value)
+        )
         text = "NaN" if math.isnan(number) else repr(number).replace("inf", "Infinity")
     elif spark.startswith("timestamp"):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
@@ -130,7 +132,10 @@ def leaves(
             )
         sides = st.booleans()
         return st.tuples(literals, sides).map(
-            lambda parts: {"op": chosen, "args": [reference, parts[0]] if parts[1] else [parts[0], reference]}
+            lambda parts: {
+                "op": chosen,
+                "args": [reference, parts[0]] if parts[1] else [parts[0], reference],
+            }
         )
 
     return st.sampled_from(operations(name)).flatmap(build) if op is None else build(op)
@@ -182,7 +187,9 @@ def walk(predicate: Predicate) -> list[Predicate]:
 # --- the reference ---------------------------------------------------------------------------------------------------------------
 
 
-def judge(predicate: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> bool | None:
+def judge(
+    predicate: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.DataType]
+) -> bool | None:
     """Returns the result of Spark's logic for a row, with values in the form of `tests.strategies.facts`. Unknown is
     TRUE.
     """
@@ -207,7 +214,9 @@ def judge(predicate: Predicate, row: Mapping[str, Any], kinds: Mapping[str, pa.D
         return bool(first == rest[0])
     if first is None or rest[0] is None:
         return None
-    return bool(_TESTS[op](first, rest[0]) if op != "like" else _like(first, rest[0], predicate["escape"]))
+    return bool(
+        _TESTS[op](first, rest[0]) if op != "like" else _like(first, rest[0], predicate["escape"])
+    )
 
 
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
@@ -317,7 +326,11 @@ def _literal_sql(spark: str, text: Any) -> str:
     if spark == "date":
         return f"date_from_unix_date({text})"
     if spark == "timestamp":
-        return f"timestamp_micros({text}L)" if text != str(-(2**63)) else "timestamp_micros(-9223372036854775807L - 1L)"
+        return (
+            f"timestamp_micros({text}L)"
+            if text != str(-(2**63))
+            else "timestamp_micros(-9223372036854775807L - 1L)"
+        )
     if spark == "timestamp_ntz":
         return f"CAST(timestamp_micros({text}L) AS TIMESTAMP_NTZ)"
     return f"CAST('{text}' AS {spark})"
@@ -347,7 +360,9 @@ def with_null(values: list[Any], kind: pa.DataType) -> Any:
     if pa.types.is_dictionary(kind):
         return pa.array([*values, None]).cast(kind)
     if pa.types.is_temporal(kind):
-        return pa.array([*values, None], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+        return pa.array([*values, None], pa.int32() if kind.bit_width == 32 else pa.int64()).view(
+            kind
+        )
     if pa.types.is_float16(kind):
         return pa.array([*(np.float16(v) for v in values), None], kind)
     return pa.array([*values, None], kind)
@@ -361,7 +376,12 @@ def samples(name: str, op: str, value: Any, second: Any) -> list[Predicate]:
     if op in ("is_null", "is_not_null"):
         return [{"op": op, "args": [reference]}]
     if op == "in":
-        return [{"op": op, "args": [reference, literal(TYPES[name], value), literal(TYPES[name], second)]}]
+        return [
+            {
+                "op": op,
+                "args": [reference, literal(TYPES[name], value), literal(TYPES[name], second)],
+            }
+        ]
     if op == "like":
         escaped = "".join(f"\\{c}" if c in "\\%_" else c for c in value)
         return [

@@ -44,7 +44,9 @@ class RandomQuery:
 def leaf_of(dataset: Dataset, index: int, op: str | None = None) -> st.SearchStrategy[Predicate]:
     """Predicates of one operation on a drawn column."""
     values = stored_values(dataset.table[f"c{index}"].combine_chunks())
-    return leaves([f"c{index}"], dataset.names[index], op, present=[v for v in values if v is not None])
+    return leaves(
+        [f"c{index}"], dataset.names[index], op, present=[v for v in values if v is not None]
+    )
 
 
 def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
@@ -63,7 +65,9 @@ def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
 
 
 @st.composite
-def directed(draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]) -> list[RandomQuery]:
+def directed(
+    draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]
+) -> list[RandomQuery]:
     """Filters with each of these operations on types, four tests in one filter.
 
     All tests are translatable; without any, Hypothesis would fail.
@@ -89,13 +93,18 @@ def _joined(parts: list[Predicate], shape: int) -> Predicate:
     if len(parts) < 4 or shape == 0:
         return {"op": "and", "args": parts} if len(parts) > 1 else parts[0]
     inner, outer = ("and", "or") if shape == 1 else ("or", "and")
-    return {"op": outer, "args": [{"op": inner, "args": parts[:2]}, {"op": inner, "args": parts[2:]}]}
+    return {
+        "op": outer,
+        "args": [{"op": inner, "args": parts[:2]}, {"op": inner, "args": parts[2:]}],
+    }
 
 
 @st.composite
 def random_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[RandomQuery]:
     """Filters of any shape."""
-    return [filtered(draw(trees(any_leaf(dataset))), draw(projections(dataset))) for _ in range(count)]
+    return [
+        filtered(draw(trees(any_leaf(dataset))), draw(projections(dataset))) for _ in range(count)
+    ]
 
 
 def filtered(predicate: Predicate, projected: str) -> RandomQuery:
@@ -109,7 +118,11 @@ def projections(dataset: Dataset) -> st.SearchStrategy[str]:
     nested = ("s", "s.n", "s.`x y`", "s.deep", "s.deep.D", "s.items", "s.items.k")
     names = st.sampled_from((*(f"c{i}" for i in range(len(dataset.names))), *nested))
     return st.lists(names, max_size=3, unique=True).map(
-        lambda chosen: "CAST(struct(id" + "".join(f", {c} AS x{i}" for i, c in enumerate(chosen)) + ") AS STRING)"
+        lambda chosen: (
+            "CAST(struct(id"
+            + "".join(f", {c} AS x{i}" for i, c in enumerate(chosen))
+            + ") AS STRING)"
+        )
     )
 
 
@@ -134,12 +147,16 @@ def strict(sql: str) -> str:
 def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[RandomQuery]:
     """Filters of fallible tests and others; half of them are a conjunction with a safe test at the end."""
     either = combined(st.one_of(fallible(dataset), any_leaf(dataset)))
-    last = st.tuples(fallible(dataset), any_leaf(dataset)).map(lambda parts: {"op": "and", "args": list(parts)})
+    last = st.tuples(fallible(dataset), any_leaf(dataset)).map(
+        lambda parts: {"op": "and", "args": list(parts)}
+    )
     return [filtered(draw(st.one_of(either, last)), "CAST(id AS STRING)") for _ in range(count)]
 
 
 @st.composite
-def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) -> list[RandomQuery]:
+def shapes(
+    draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True
+) -> list[RandomQuery]:
     """Queries of different shapes: repeated use of a table, aggregates, limits; without ANSI mode, also fallible
     tests.
     """
@@ -150,7 +167,11 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         return strict(to_sql(draw(trees(st.one_of(fallible(dataset), any_leaf(dataset))))))
 
     def text(*columns: str) -> str:
-        return "CAST(struct(" + ", ".join(f"{c} AS x{i}" for i, c in enumerate(columns)) + ") AS STRING)"
+        return (
+            "CAST(struct("
+            + ", ".join(f"{c} AS x{i}" for i, c in enumerate(columns))
+            + ") AS STRING)"
+        )
 
     n, m, few = (draw(st.integers(0, most)) for most in (dataset.table.num_rows + 3, 8, 4))
     again = where()
@@ -167,11 +188,27 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         for i, name in enumerate(dataset.names)
         if pa.types.is_integer(TYPES[name]) and not (ansi and TYPES[name].bit_width == 64)
     ]
-    exact = [f"c{i}" for i, name in enumerate(dataset.names) if not pa.types.is_floating(TYPES[name])]
-    keys = draw(st.lists(st.sampled_from(["id", "s.n", *exact]), min_size=1, max_size=2, unique=True))
-    summed = draw(st.lists(st.sampled_from([*aggregates, *(f"sum({c}) + 1" for c in whole)]), max_size=4, unique=True))
-    side = draw(st.sampled_from(("JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")))
-    both = text("a.id") if "SEMI" in side or "ANTI" in side else text("a.id", f"a.{column}", "b.id", "b.s.n")
+    exact = [
+        f"c{i}" for i, name in enumerate(dataset.names) if not pa.types.is_floating(TYPES[name])
+    ]
+    keys = draw(
+        st.lists(st.sampled_from(["id", "s.n", *exact]), min_size=1, max_size=2, unique=True)
+    )
+    summed = draw(
+        st.lists(
+            st.sampled_from([*aggregates, *(f"sum({c}) + 1" for c in whole)]),
+            max_size=4,
+            unique=True,
+        )
+    )
+    side = draw(
+        st.sampled_from(("JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"))
+    )
+    both = (
+        text("a.id")
+        if "SEMI" in side or "ANTI" in side
+        else text("a.id", f"a.{column}", "b.id", "b.s.n")
+    )
     sql: list[str] = [
         (
             f"SELECT {{q}} AS q, {both} AS row FROM (SELECT * FROM {{t}} WHERE {where()}) a {side} "

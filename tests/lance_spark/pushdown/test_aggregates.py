@@ -70,7 +70,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(params=["true", "false"], ids=["ansi", "no ansi"])
-def ansi(request: pytest.FixtureRequest, spark: SparkSession, plain_spark: SparkSession) -> Iterator[bool]:
+def ansi(
+    request: pytest.FixtureRequest, spark: SparkSession, plain_spark: SparkSession
+) -> Iterator[bool]:
     for session in (spark, plain_spark):
         session.conf.set("spark.sql.ansi.enabled", request.param)
     yield request.param == "true"
@@ -79,7 +81,10 @@ def ansi(request: pytest.FixtureRequest, spark: SparkSession, plain_spark: Spark
 
 
 def described(df: DataFrame) -> str:
-    return str(df._jdf.queryExecution().optimizedPlan().toString()) + df._jdf.queryExecution().executedPlan().toString()
+    return (
+        str(df._jdf.queryExecution().optimizedPlan().toString())
+        + df._jdf.queryExecution().executedPlan().toString()
+    )
 
 
 def answers(
@@ -95,7 +100,12 @@ def answers(
 @pytest.mark.parametrize("keys", [[], ["key"], ["key", "day"]], ids=str)
 @pytest.mark.parametrize("where", [None, "day >= DATE '2024-01-10' AND n IS NOT NULL", "id < 0"])
 def test_sums_averages_and_counts_are_those_of_spark(
-    spark: SparkSession, plain_spark: SparkSession, path: str, ansi: bool, keys: list[str], where: str | None
+    spark: SparkSession,
+    plain_spark: SparkSession,
+    path: str,
+    ansi: bool,
+    keys: list[str],
+    where: str | None,
 ) -> None:
     sums = SUMS if ansi else [s for s in SUMS if s not in ANSI_ALONE]
     expressions = sums + AVERAGES + COUNTS
@@ -103,7 +113,10 @@ def test_sums_averages_and_counts_are_those_of_spark(
     wanted_schema, expected, plain = answers(plain_spark, path, keys, where, expressions)
     assert (schema, rows) == (wanted_schema, expected)
     assert "aggregates: [" not in plain
-    assert "aggregates: [sum(price), " in plan and ("sum(((price * (1 - small)) * (1 + small)))" in plan) == ansi
+    assert (
+        "aggregates: [sum(price), " in plan
+        and ("sum(((price * (1 - small)) * (1 + small)))" in plan) == ansi
+    )
 
 
 def test_sums_of_more_digits_than_64_bits_are_exact(
@@ -115,7 +128,13 @@ def test_sums_of_more_digits_than_64_bits_are_exact(
             "k": [1, 1, 2, 2],
             "a": pa.array([Decimal("9999999999999999.99")] * 3 + [None], large),
             "b": pa.array(
-                [Decimal("-9999999999999999.99"), Decimal("1.01"), Decimal("7777777777777777.77"), None], large
+                [
+                    Decimal("-9999999999999999.99"),
+                    Decimal("1.01"),
+                    Decimal("7777777777777777.77"),
+                    None,
+                ],
+                large,
             ),
             "n": pa.array([2**63 - 1, -(2**63), 5, None], pa.int64()),
         }
@@ -127,7 +146,9 @@ def test_sums_of_more_digits_than_64_bits_are_exact(
         df = session.read.format("lance").load(target)
         whole = df.selectExpr("sum(a)", "sum(a * b)", "sum(a + b)", "avg(a)", "sum(n)")
         return whole.collect() + sorted(
-            df.groupBy("k").agg(F.expr("sum(a * b)"), F.expr("sum(b)"), F.expr("avg(b)"), F.expr("sum(n)")).collect()
+            df.groupBy("k")
+            .agg(F.expr("sum(a * b)"), F.expr("sum(b)"), F.expr("avg(b)"), F.expr("sum(n)"))
+            .collect()
         )
 
     assert collect(spark) == collect(plain_spark)
@@ -135,10 +156,16 @@ def test_sums_of_more_digits_than_64_bits_are_exact(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    ("expression", "keys"), [("sum(n)", []), ("sum(n)", ["k"]), ("sum(a * a * a)", []), ("sum(a * a * a)", ["k"])]
+    ("expression", "keys"),
+    [("sum(n)", []), ("sum(n)", ["k"]), ("sum(a * a * a)", []), ("sum(a * a * a)", ["k"])],
 )
 def test_sums_that_overflow_in_spark_are_an_error_or_null_as_without_the_rule(
-    spark: SparkSession, plain_spark: SparkSession, tmp_path: Path, ansi: bool, expression: str, keys: list[str]
+    spark: SparkSession,
+    plain_spark: SparkSession,
+    tmp_path: Path,
+    ansi: bool,
+    expression: str,
+    keys: list[str],
 ) -> None:
     table = pa.table(
         {
@@ -162,10 +189,15 @@ def test_sums_that_overflow_in_spark_are_an_error_or_null_as_without_the_rule(
 
 
 @pytest.mark.parametrize(
-    "expression", ["sum(price * small * rate)", "sum(rate * rate * rate)", "sum(id + n)", "sum(price / 2)"]
+    "expression",
+    ["sum(price * small * rate)", "sum(rate * rate * rate)", "sum(id + n)", "sum(price / 2)"],
 )
-def test_aggregates_that_spark_rounds_are_left_to_spark(spark: SparkSession, path: str, expression: str) -> None:
-    assert "aggregates: [" not in described(spark.read.format("lance").load(path).selectExpr(expression))
+def test_aggregates_that_spark_rounds_are_left_to_spark(
+    spark: SparkSession, path: str, expression: str
+) -> None:
+    assert "aggregates: [" not in described(
+        spark.read.format("lance").load(path).selectExpr(expression)
+    )
 
 
 def test_products_of_more_than_38_digits_by_their_types_are_added_up_where_that_is_an_error_or_right(
@@ -252,7 +284,9 @@ def test_terms_are_added_up_exactly(
         sums: dict[int, int] = {}
         for batch in grouped(batches, calls, pa.schema([("k", pa.int64()), ("s", kind)])):
             for row in batch.to_pylist():
-                sums[row["k"]] = sums.get(row["k"], 0) + int((row["s"] or Decimal(0)).scaleb(scale, _WIDE))
+                sums[row["k"]] = sums.get(row["k"], 0) + int(
+                    (row["s"] or Decimal(0)).scaleb(scale, _WIDE)
+                )
         return sums
 
     def as_a_whole() -> int:
@@ -265,14 +299,19 @@ def test_terms_are_added_up_exactly(
     whole = sum(map(sum, values.values()))
     holds = max(abs(whole), *(abs(sum(some)) for some in values.values()), 0) < 10**38
     try:
-        assert in_groups() == {key: sum(some) for key, some in values.items()} and as_a_whole() == whole
+        assert (
+            in_groups() == {key: sum(some) for key, some in values.items()}
+            and as_a_whole() == whole
+        )
     except ValueConversionError:
         assert not holds or max(_magnitudes(term, rows)) >= 10**38
     else:
         assert holds
 
 
-def _magnitudes(term: Term, rows: list[tuple[int | None, int | None, int | None, int]]) -> Iterator[int]:
+def _magnitudes(
+    term: Term, rows: list[tuple[int | None, int | None, int | None, int]]
+) -> Iterator[int]:
     """Yields the absolute values of a term and its parts."""
     yield from (abs(_exactly(term, dict(zip("abi", row, strict=False)))[0] or 0) for row in rows)
     if isinstance(term, Arithmetic):
@@ -281,4 +320,7 @@ def _magnitudes(term: Term, rows: list[tuple[int | None, int | None, int | None,
 
 
 def _decimals(unscaled: list[int | None], scale: int) -> pa.Array:
-    return pa.array([None if n is None else Decimal(n).scaleb(-scale) for n in unscaled], pa.decimal128(18, scale))
+    return pa.array(
+        [None if n is None else Decimal(n).scaleb(-scale) for n in unscaled],
+        pa.decimal128(18, scale),
+    )

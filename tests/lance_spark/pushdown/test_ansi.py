@@ -23,7 +23,9 @@ OUTCOMES = {
 def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Views `ansi_<source>` of the same 40 rows."""
     folder = tmp_path_factory.mktemp("ansi")
-    rows = spark.range(0, 40, 1, 1).selectExpr("id", "id % 10 AS k", "IF(id % 10 = 3, 9223372036854775807, id) AS x")
+    rows = spark.range(0, 40, 1, 1).selectExpr(
+        "id", "id % 10 AS k", "IF(id % 10 = 3, 9223372036854775807, id) AS x"
+    )
     for source in SOURCES:
         kind = source if source != "partitioned" else "parquet"
         writer = rows.write.format(kind).mode("append")
@@ -52,7 +54,10 @@ def test_the_page_says_so():
     text = (Path(__file__).parents[3] / "docs" / "pushdown.md").read_text(encoding="utf-8")
     section = text.split("## ANSI mode")[1].split("\n## ")[0]
     for condition, (parquet, *middle_cells, ours) in OUTCOMES.items():
-        cells = [cell.strip() for cell in section.split(f"| `{condition}` |")[1].split("\n")[0].split("|")[:3]]
+        cells = [
+            cell.strip()
+            for cell in section.split(f"| `{condition}` |")[1].split("\n")[0].split("|")[:3]
+        ]
         for cell, expected in zip(cells, (parquet, middle_cells[0], ours), strict=True):
             assert cell.startswith(str(expected) if expected else "no rows"), (condition, cell)
         assert len(set(middle_cells)) == 1

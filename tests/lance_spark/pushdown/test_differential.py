@@ -65,9 +65,7 @@ class QueryTally:
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        return (
-            f"{self.cases} cases, {self.translatable} translatable filters, {self.fewer_rows} of them read fewer rows"
-        )
+        return f"{self.cases} cases, {self.translatable} translatable filters, {self.fewer_rows} of them read fewer rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +100,18 @@ def load(session: SparkSession, folder: Path) -> None:
     session.read.format("lance").load(str(folder / "t.lance")).createOrReplaceTempView("lance_t")
 
 
-def run(session: SparkSession, queries: Sequence[RandomQuery], table: str) -> tuple[DataFrame, dict[int, list[str]]]:
+def run(
+    session: SparkSession, queries: Sequence[RandomQuery], table: str
+) -> tuple[DataFrame, dict[int, list[str]]]:
     df = session.sql(union(queries, table))
     return df, rows_by_query(df.collect())
 
 
 def assert_same(
-    queries: Sequence[RandomQuery], got: dict[int, list[str]], expected: dict[int, list[str]], what: str
+    queries: Sequence[RandomQuery],
+    got: dict[int, list[str]],
+    expected: dict[int, list[str]],
+    what: str,
 ) -> None:
     for number, query in enumerate(queries):
         first, second = Counter(got.get(number, [])), Counter(expected.get(number, []))
@@ -116,7 +119,9 @@ def assert_same(
         assert first == second, f"{what} differ, more are {more}, fewer {fewer}, for: {query.sql}"
 
 
-def compare(spark: SparkSession, plain: SparkSession, folder: Path, queries: Sequence[RandomQuery]) -> DataFrame:
+def compare(
+    spark: SparkSession, plain: SparkSession, folder: Path, queries: Sequence[RandomQuery]
+) -> DataFrame:
     """Runs queries three times and asserts equal rows; returns the pushed-down DataFrame."""
     load(spark, folder)
     load(plain, folder)
@@ -138,7 +143,9 @@ def groups(size: int, *, times: int) -> list[Pairs]:
     return [[(name, op) for name in part for op in operations(name)] * times for part in parts]
 
 
-def count(tally: QueryTally, dataset: Dataset, queries: Sequence[RandomQuery], scans: dict[int, Scanned]) -> None:
+def count(
+    tally: QueryTally, dataset: Dataset, queries: Sequence[RandomQuery], scans: dict[int, Scanned]
+) -> None:
     """Counts pushed filters, and the uses of each operation on each type."""
     for number, query in enumerate(queries):
         if query.predicate is None or translate(query.predicate, dataset.table.schema) is None:
@@ -151,7 +158,11 @@ def count(tally: QueryTally, dataset: Dataset, queries: Sequence[RandomQuery], s
         tally.fewer_rows += is_pushed and scan.rows < dataset.live
         for leaf in walk(query.predicate) if is_pushed else ():
             name = _column_of(leaf)
-            if name is not None and name.startswith("c") and translate(leaf, dataset.table.schema) is not None:
+            if (
+                name is not None
+                and name.startswith("c")
+                and translate(leaf, dataset.table.schema) is not None
+            ):
                 tally.pairs[dataset.names[int(name[1:])], leaf["op"]] += 1
 
 
@@ -198,9 +209,14 @@ def _take_turn(
     def turn(data: st.DataObject) -> None:
         # Hypothesis begins with the simplest data, which is useless here.
         assume(data.draw(st.integers(0, 1 << 20)) > 0)
-        other_types = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
+        other_types = data.draw(
+            st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True)
+        )
         dataset = data.draw(datasets([*chosen, *other_types]))
-        filters = [*data.draw(directed(dataset, pairs)), *data.draw(random_filters(dataset, 0 if extra else 3))]
+        filters = [
+            *data.draw(directed(dataset, pairs)),
+            *data.draw(random_filters(dataset, 0 if extra else 3)),
+        ]
         ansi = data.draw(st.booleans())
         shaped = data.draw(shapes(dataset, 0 if extra else SHAPES, ansi=ansi))
         folder = home / f"attempt{next(attempts)}"
@@ -251,7 +267,12 @@ def check(tally: QueryTally, times: int) -> None:
 
 def rare_pairs(tally: QueryTally, times: int) -> list[tuple[str, str]]:
     """Returns pairs of type and operation with fewer pushed filters than `times`."""
-    return [(name, op) for name in sorted(TYPES) for op in operations(name) if tally.pairs[name, op] < times]
+    return [
+        (name, op)
+        for name in sorted(TYPES)
+        for op in operations(name)
+        if tally.pairs[name, op] < times
+    ]
 
 
 def test_the_reference_conversion_gives_the_types_that_the_package_gives() -> None:
@@ -270,7 +291,9 @@ def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
         pairs = rare_pairs(tally, 1)
         if not pairs:
             break
-        _take_turn(spark, plain_spark, tmp_path / f"extra{turn}", pairs, tally, 1000 + turn, extra=True)
+        _take_turn(
+            spark, plain_spark, tmp_path / f"extra{turn}", pairs, tally, 1000 + turn, extra=True
+        )
     check(tally, 1)
 
 
@@ -292,7 +315,11 @@ def test_queries_raise_exactly_where_they_raise_on_parquet(
 
     @seed(7)
     @settings(
-        max_examples=2, phases=[Phase.generate], deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=2,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(st.data())
     def turn(data: st.DataObject) -> None:
@@ -337,7 +364,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small fixed table with columns of a few types, as Lance and as Parquet."""
     folder = tmp_path_factory.mktemp("mutants") / "d"
     names = ("bool", "int64", "string", "float64")
-    columns = {f"c{i}": with_null((sorted_examples(n) * 2)[:3], TYPES[n]) for i, n in enumerate(names)}
+    columns = {
+        f"c{i}": with_null((sorted_examples(n) * 2)[:3], TYPES[n]) for i, n in enumerate(names)
+    }
     table = pa.table({"id": pa.array(range(4)), **columns})
     Dataset(table=table, names=names, deleted=()).write(folder)
     return folder
@@ -353,7 +382,10 @@ def queries_for(op: str) -> list[RandomQuery]:
         for value in values:
             for predicate in samples(name, op, value, values[-1]):
                 renamed = _with_column(predicate, f"c{i}")
-                queries += [filtered(p, "CAST(id AS STRING)") for p in (renamed, {"op": "not", "args": [renamed]})]
+                queries += [
+                    filtered(p, "CAST(id AS STRING)")
+                    for p in (renamed, {"op": "not", "args": [renamed]})
+                ]
     return queries
 
 
@@ -361,7 +393,9 @@ def _with_column(predicate: Predicate, name: str) -> Predicate:
     if predicate["op"] == "col":
         return {**predicate, "name": [name]}
     return (
-        {**predicate, "args": [_with_column(a, name) for a in predicate["args"]]} if "args" in predicate else predicate
+        {**predicate, "args": [_with_column(a, name) for a in predicate["args"]]}
+        if "args" in predicate
+        else predicate
     )
 
 
@@ -376,7 +410,11 @@ QUICK_MUTANTS = ("< for <=",)
     [
         "",
         *QUICK_MUTANTS,
-        *(pytest.param(name, marks=pytest.mark.long) for name in sorted(MUTANTS) if name not in QUICK_MUTANTS),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in sorted(MUTANTS)
+            if name not in QUICK_MUTANTS
+        ),
     ],
 )
 def test_a_wrong_translation_of_any_operation_makes_the_comparison_fail(

@@ -54,7 +54,9 @@ _SOME = settings(
 
 
 def select(table: pa.Table, sql: str | None, **options: Any) -> list[int]:
-    dataset = lance.write_dataset(table, "memory://", data_storage_version="2.2", max_rows_per_file=7, **options)
+    dataset = lance.write_dataset(
+        table, "memory://", data_storage_version="2.2", max_rows_per_file=7, **options
+    )
     return sorted(dataset.scanner(columns=["id"], filter=sql).to_table()["id"].to_pylist())
 
 
@@ -65,7 +67,9 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
         columns[name] = facts(values)
         if pa.types.is_struct(values.type):
             for i, field in enumerate(values.type):
-                columns[f"{name}.{field.name}"] = [None if v is None else v[i] for v in facts(values)]
+                columns[f"{name}.{field.name}"] = [
+                    None if v is None else v[i] for v in facts(values)
+                ]
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -80,10 +84,16 @@ def kinds_of(schema: pa.Schema) -> dict[str, pa.DataType]:
 def check(table: pa.Table, predicate: Predicate) -> str | None:
     """Asserts that no row is lost, and, for exact translations, that no extra row is selected."""
     sql = translate(predicate, table.schema)
-    expected_ids = [row["id"] for row in rows_of(table) if judge(predicate, row, kinds_of(table.schema))]
+    expected_ids = [
+        row["id"] for row in rows_of(table) if judge(predicate, row, kinds_of(table.schema))
+    ]
     got = select(table, sql)
-    assert set(expected_ids) <= set(got), f"{sql} loses {set(expected_ids) - set(got)} of {predicate}"
-    assert not is_exact(predicate, table.schema) or set(expected_ids) == set(got), f"{sql} is not exact: {predicate}"
+    assert set(expected_ids) <= set(got), (
+        f"{sql} loses {set(expected_ids) - set(got)} of {predicate}"
+    )
+    assert not is_exact(predicate, table.schema) or set(expected_ids) == set(got), (
+        f"{sql} is not exact: {predicate}"
+    )
     return sql
 
 
@@ -99,7 +109,9 @@ PAIRS = [(name, op) for name in TYPES for op in operations(name)]
 @pytest.mark.parametrize(("name", "op"), PAIRS)
 @given(data=st.data())
 @settings(_SOME, max_examples=3)
-def test_each_operation_on_each_type_selects_what_spark_would(name: str, op: str, data: st.DataObject) -> None:
+def test_each_operation_on_each_type_selects_what_spark_would(
+    name: str, op: str, data: st.DataObject
+) -> None:
     table = data.draw(typed_tables(name))
     present = [value for value in stored_values(table["c"].combine_chunks()) if value is not None]
     predicate = data.draw(leaves(["c"], name, op, present=present))
@@ -114,14 +126,19 @@ def test_each_operation_on_each_type_selects_what_spark_would(name: str, op: str
 
 
 def _says_nothing(predicate: Predicate) -> bool:
-    return any(leaf["op"] == "like" and leaf["args"][1]["value"][:1] in ("", "%", "_") for leaf in walk(predicate))
+    return any(
+        leaf["op"] == "like" and leaf["args"][1]["value"][:1] in ("", "%", "_")
+        for leaf in walk(predicate)
+    )
 
 
 @given(data=st.data())
 @settings(_SOME, max_examples=75)
 def test_trees_of_and_or_not_never_lose_a_row(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=3, unique=True))
-    arrays_ = [data.draw(arrays(pa.field(f"c{i}", TYPES[name]), 12)) for i, name in enumerate(names)]
+    arrays_ = [
+        data.draw(arrays(pa.field(f"c{i}", TYPES[name]), 12)) for i, name in enumerate(names)
+    ]
     table = pa.table({"id": pa.array(range(12)), **{f"c{i}": a for i, a in enumerate(arrays_)}})
     each = [
         leaves([f"c{i}"], name, present=[v for v in stored_values(arrays_[i]) if v is not None])
@@ -132,7 +149,9 @@ def test_trees_of_and_or_not_never_lose_a_row(data: st.DataObject) -> None:
 
 @given(data=st.data())
 @settings(_SOME)
-def test_fields_of_structs_are_reached_and_null_structs_have_null_fields(data: st.DataObject) -> None:
+def test_fields_of_structs_are_reached_and_null_structs_have_null_fields(
+    data: st.DataObject,
+) -> None:
     name = data.draw(st.sampled_from(sorted(set(TYPES) - {"dictionary<string>"})))
     inner = pa.struct([pa.field("a", TYPES[name]), pa.field("x y", pa.int32())])
     table = pa.table({"id": pa.array(range(12)), "s": data.draw(arrays(pa.field("s", inner), 12))})
@@ -149,7 +168,9 @@ def test_every_nan_and_both_zeros_are_kept_with_and_without_an_index(
     if index is not None and kind == "float16":
         index = None
     dtype = {"float16": np.float16, "float32": np.float32, "float64": np.float64}[kind]
-    values = np.array([0.0, -0.0, 1.0, -1.0, math.nan, _NEGATIVE_NAN, math.inf, -math.inf, 5e-324], dtype)
+    values = np.array(
+        [0.0, -0.0, 1.0, -1.0, math.nan, _NEGATIVE_NAN, math.inf, -math.inf, 5e-324], dtype
+    )
     table = pa.table(
         {
             "id": pa.array(range(len(values) + 1)),
@@ -169,7 +190,9 @@ def test_every_nan_and_both_zeros_are_kept_with_and_without_an_index(
             assert not is_exact(chosen, table.schema) or expected_ids == set(got), (sql, index)
 
 
-@pytest.mark.parametrize("name", ["Upper", "sp ace", 'do"uble', "qu'ote", "select", "ünï", "123", "a-b", "%", "NULL"])
+@pytest.mark.parametrize(
+    "name", ["Upper", "sp ace", 'do"uble', "qu'ote", "select", "ünï", "123", "a-b", "%", "NULL"]
+)
 def test_any_name_can_be_pushed(name: str) -> None:
     table = pa.table({"id": [0, 1, 2], name: [0, 1, None]})
     predicate = {"op": "=", "args": [column([name], pa.int64()), literal(pa.int64(), 1)]}
@@ -189,7 +212,9 @@ def test_row_addresses_and_ids_can_be_filtered(name: str) -> None:
     high = {"op": "<", "args": [address, literal(pa.int64(), (1 << 32) + 3)]}
     sql = translate({"op": "and", "args": [low, high]}, table.schema)
     assert select(table, sql) == [7, 8, 9]
-    assert translate({"op": "<", "args": [address, literal(pa.int64(), 0)]}, table.schema) == "FALSE"
+    assert (
+        translate({"op": "<", "args": [address, literal(pa.int64(), 0)]}, table.schema) == "FALSE"
+    )
 
 
 def test_a_column_of_that_name_comes_before_the_row_address() -> None:
@@ -205,7 +230,10 @@ def _in(count: int, kind: pa.DataType = pa.int64()) -> Predicate:  # noqa: B008 
 
 def test_a_long_list_of_integers_becomes_a_range_and_one_of_strings_is_left_to_spark() -> None:
     numbers = pa.schema([("c", pa.int64())])
-    assert translate(_in(MAX_IN_VALUES), numbers) == f"`c` IN ({', '.join(str(i * 3) for i in range(MAX_IN_VALUES))})"
+    assert (
+        translate(_in(MAX_IN_VALUES), numbers)
+        == f"`c` IN ({', '.join(str(i * 3) for i in range(MAX_IN_VALUES))})"
+    )
     assert translate(_in(MAX_IN_VALUES + 1), numbers) == f"`c` >= 0 AND `c` <= {MAX_IN_VALUES * 3}"
     assert translate({"op": "not", "args": [_in(MAX_IN_VALUES + 1)]}, numbers) is None
     assert translate(_in(MAX_IN_VALUES + 1, pa.string()), pa.schema([("c", pa.string())])) is None
@@ -213,7 +241,10 @@ def test_a_long_list_of_integers_becomes_a_range_and_one_of_strings_is_left_to_s
 
 def test_thousands_of_disjuncts_and_deep_nesting_parse_or_are_left_to_spark() -> None:
     table = pa.table({"id": pa.array(range(5)), "c": pa.array(range(5))})
-    equal = [{"op": "=", "args": [column(["c"], pa.int64()), literal(pa.int64(), i)]} for i in range(3000)]
+    equal = [
+        {"op": "=", "args": [column(["c"], pa.int64()), literal(pa.int64(), i)]}
+        for i in range(3000)
+    ]
     assert check(table, {"op": "or", "args": equal}) is not None
     tree = equal[0]
     for depth in range(60):
@@ -224,13 +255,29 @@ def test_thousands_of_disjuncts_and_deep_nesting_parse_or_are_left_to_spark() ->
 @pytest.mark.parametrize(
     ("predicate", "sql"),
     [
-        ({"op": "and", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}, "`c` IS NULL"),
+        (
+            {"op": "and", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]},
+            "`c` IS NULL",
+        ),
         ({"op": "or", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}, None),
         (
-            {"op": "not", "args": [{"op": "or", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}]},
+            {
+                "op": "not",
+                "args": [
+                    {"op": "or", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}
+                ],
+            },
             "`c` IS NOT NULL",
         ),
-        ({"op": "not", "args": [{"op": "and", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}]}, None),
+        (
+            {
+                "op": "not",
+                "args": [
+                    {"op": "and", "args": [{"op": "unknown"}, {"op": "is_null", "args": ["c"]}]}
+                ],
+            },
+            None,
+        ),
         ({"op": "not", "args": [{"op": "unknown"}]}, None),
         ({"op": "unknown"}, None),
         ({"op": "from a later release", "args": ["c"]}, None),
@@ -243,7 +290,11 @@ def test_unknown_predicates_select_all_rows(predicate: Predicate, sql: str | Non
     reference = column(["c"], pa.int64())
 
     def fill(p: Predicate) -> Predicate:
-        return {**p, "args": [reference if a == "c" else fill(a) for a in p["args"]]} if "args" in p else p
+        return (
+            {**p, "args": [reference if a == "c" else fill(a) for a in p["args"]]}
+            if "args" in p
+            else p
+        )
 
     assert translate(fill(predicate), pa.schema([("c", pa.int64())])) == sql
 
@@ -276,8 +327,16 @@ def test_extension_types_and_blobs_are_left_to_spark_altogether(key: bytes) -> N
 def test_a_literal_or_column_of_an_unexpected_spark_type_is_left_to_spark(spark: str) -> None:
     schema = pa.schema([("c", pa.string())])
     reference = {"op": "col", "name": ["c"], "type": spark}
-    assert translate({"op": "=", "args": [reference, {"op": "lit", "type": spark, "value": "a"}]}, schema) is None
-    assert translate({"op": "starts_with", "args": [reference, literal(pa.string(), "a")]}, schema) is None
+    assert (
+        translate(
+            {"op": "=", "args": [reference, {"op": "lit", "type": spark, "value": "a"}]}, schema
+        )
+        is None
+    )
+    assert (
+        translate({"op": "starts_with", "args": [reference, literal(pa.string(), "a")]}, schema)
+        is None
+    )
 
 
 def test_elements_of_lists_are_left_to_spark() -> None:
@@ -295,11 +354,18 @@ def test_elements_of_lists_are_left_to_spark() -> None:
         (pa.int64(), -(2**63), ">=", "`c` IS NOT NULL"),
         (pa.int64(), -(2**63), "=", "`c` = arrow_cast('-9223372036854775808', 'Int64')"),
         (pa.uint64(), 2**64 - 1, "=", "`c` = 18446744073709551615"),
-        (pa.decimal128(38, 10), Decimal("-0.0000000001"), "=", "`c` = CAST('-0.0000000001' AS decimal(38,10))"),
+        (
+            pa.decimal128(38, 10),
+            Decimal("-0.0000000001"),
+            "=",
+            "`c` = CAST('-0.0000000001' AS decimal(38,10))",
+        ),
         (pa.timestamp("s"), -1, ">=", "`c` >= arrow_cast(-1, 'Timestamp(Second, None)')"),
     ],
 )
-def test_literals_at_the_edges_of_the_stored_type(kind: pa.DataType, value: Any, op: str, sql: str | None) -> None:
+def test_literals_at_the_edges_of_the_stored_type(
+    kind: pa.DataType, value: Any, op: str, sql: str | None
+) -> None:
     predicate = {"op": op, "args": [column(["c"], kind), literal(kind, value)]}
     assert translate(predicate, pa.schema([("c", kind)])) == sql
 
@@ -309,7 +375,9 @@ def test_a_moment_between_two_stored_ones_moves_to_the_neighbour() -> None:
     moment = {"op": "lit", "type": "timestamp", "value": "-1500000"}
 
     def sql(op: str) -> str | None:
-        return translate({"op": op, "args": [column(["c"], schema.field("c").type), moment]}, schema)
+        return translate(
+            {"op": op, "args": [column(["c"], schema.field("c").type), moment]}, schema
+        )
 
     second = "arrow_cast({}, 'Timestamp(Second, Some(\"UTC\"))')"
     assert sql("<") == f"`c` < {second.format(-1)}"
@@ -325,13 +393,26 @@ def test_a_null_test_that_follows_from_a_comparison_is_not_sent() -> None:
     equal = {"op": "=", "args": [column(["c"], pa.int64()), literal(pa.int64(), 1)]}
     equality = {"op": "=", "args": [column(["d"], pa.int64()), literal(pa.int64(), 1)]}
     assert translate({"op": "and", "args": [present, equal]}, schema) == "`c` = 1"
-    assert translate({"op": "and", "args": [present, equality]}, schema) == "`c` IS NOT NULL AND `d` = 1"
+    assert (
+        translate({"op": "and", "args": [present, equality]}, schema)
+        == "`c` IS NOT NULL AND `d` = 1"
+    )
 
 
 def test_two_columns_of_one_stored_type_are_compared_by_lance() -> None:
-    table = pa.table({"id": pa.array(range(4)), "a": [1, 2, None, 3], "b": [1, 1, None, 4], "f": [1.0, 2.0, 3.0, 4.0]})
+    table = pa.table(
+        {
+            "id": pa.array(range(4)),
+            "a": [1, 2, None, 3],
+            "b": [1, 1, None, 4],
+            "f": [1.0, 2.0, 3.0, 4.0],
+        }
+    )
     for op in ("=", "<", "<=", ">", ">=", "<=>"):
-        assert check(table, {"op": op, "args": [column(["a"], pa.int64()), column(["b"], pa.int64())]}) is not None
+        assert (
+            check(table, {"op": op, "args": [column(["a"], pa.int64()), column(["b"], pa.int64())]})
+            is not None
+        )
     assert translate({"op": "=", "args": [column(["f"], pa.float64())] * 2}, table.schema) is None
 
 
@@ -346,7 +427,9 @@ def test_a_wrong_translation_of_any_operation_is_noticed(mutant: str) -> None:
 def check_samples(op: str) -> None:
     for name in (name for name in TYPES if op in operations(name)):
         present = sorted_examples(name)
-        table = pa.table({"id": pa.array(range(len(present) + 1)), "c": with_null(present, TYPES[name])})
+        table = pa.table(
+            {"id": pa.array(range(len(present) + 1)), "c": with_null(present, TYPES[name])}
+        )
         for value in present:
             for predicate in samples(name, op, value, present[-1]):
                 check(table, predicate)

@@ -76,7 +76,9 @@ def test_queries_that_stop_early_keep_their_workers(table: DataFrame, spark: Spa
         assert len(table.head(3)) == len(table.where("id > 7").take(3)) == 3
         assert table.first() is not None
         assert not table.where("s != 's1'").isEmpty()
-        assert spark.sql("SELECT 1 WHERE EXISTS (SELECT * FROM limits WHERE id > 7)").collect() == [(1,)]
+        assert spark.sql("SELECT 1 WHERE EXISTS (SELECT * FROM limits WHERE id > 7)").collect() == [
+            (1,)
+        ]
         assert used <= workers(spark).keys() <= before.keys()
 
 
@@ -89,7 +91,9 @@ def test_a_limit_that_the_scan_keeps_is_not_in_the_plan(table: DataFrame):
 
 
 @pytest.mark.parametrize("row_count", [0, 10, 2 * ROWS])
-@pytest.mark.parametrize("condition", ["true", "s = 's3'", "f >= 99999.5 OR id < 3", "id % 3 = 0", "s = 'none'"])
+@pytest.mark.parametrize(
+    "condition", ["true", "s = 's3'", "f >= 99999.5 OR id < 3", "id % 3 = 0", "s = 'none'"]
+)
 def test_a_limit_gives_as_many_rows_as_there_are_and_no_others(
     condition: str, row_count: int, spark: SparkSession, table: DataFrame, path: str
 ):
@@ -102,10 +106,18 @@ def test_a_limit_gives_as_many_rows_as_there_are_and_no_others(
 
 def test_nodes_above_a_limit_see_only_its_rows(table: DataFrame, spark: SparkSession):
     assert (
-        spark.sql("SELECT count(*) FROM (SELECT * FROM limits WHERE id >= 4 LIMIT 10) WHERE id >= 0").first()[0] == 10
+        spark.sql(
+            "SELECT count(*) FROM (SELECT * FROM limits WHERE id >= 4 LIMIT 10) WHERE id >= 0"
+        ).first()[0]
+        == 10
     )
-    assert spark.sql("SELECT count(*) FROM (SELECT * FROM limits LIMIT 10) WHERE id > 5").first()[0] == 5
-    assert spark.sql("SELECT * FROM (SELECT * FROM limits LIMIT 10) WHERE id > 5 LIMIT 3").count() == 3
+    assert (
+        spark.sql("SELECT count(*) FROM (SELECT * FROM limits LIMIT 10) WHERE id > 5").first()[0]
+        == 5
+    )
+    assert (
+        spark.sql("SELECT * FROM (SELECT * FROM limits LIMIT 10) WHERE id > 5 LIMIT 3").count() == 3
+    )
     assert spark.sql("SELECT * FROM (SELECT * FROM limits LIMIT 3) LIMIT 10").count() == 3
     assert table.limit(10).union(table.where("id > 5").limit(4)).count() == 14
     assert table.where("id > 9").limit(5).join(table.limit(20), "id").count() == 5

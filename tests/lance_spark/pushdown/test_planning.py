@@ -21,8 +21,14 @@ ROWS = 500
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     target = str(tmp_path_factory.mktemp("planning") / "t.lance")
-    columns = {"id": range(ROWS), "d": [i % 10 for i in range(ROWS)], "s": [f"s{i % 7}" for i in range(ROWS)]}
-    table = pa.table(columns, schema=pa.schema([("id", pa.int64()), ("d", pa.int32()), ("s", pa.string())]))
+    columns = {
+        "id": range(ROWS),
+        "d": [i % 10 for i in range(ROWS)],
+        "s": [f"s{i % 7}" for i in range(ROWS)],
+    }
+    table = pa.table(
+        columns, schema=pa.schema([("id", pa.int64()), ("d", pa.int32()), ("s", pa.string())])
+    )
     lance.write_dataset(table, target, max_rows_per_file=100)
     lance.dataset(target).delete("id % 10 = 3")
     lance.dataset(target).create_scalar_index("id", "BTREE")
@@ -63,19 +69,29 @@ def test_rows_are_counted_while_the_query_is_planned(spark: SparkSession, table:
     assert spark.sql("SELECT d, count(*) AS n FROM planning GROUP BY d").count() == 9
 
 
-def test_an_expression_of_a_count_that_fails_fails_when_the_query_runs(spark: SparkSession, table: DataFrame):
+def test_an_expression_of_a_count_that_fails_fails_when_the_query_runs(
+    spark: SparkSession, table: DataFrame
+):
     df = spark.sql(f"SELECT 1 / (count(*) - {ROWS - 50}) FROM planning")
     with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
         df.collect()
 
 
-def test_counts_of_a_view_that_follows_the_table_are_those_of_today(spark: SparkSession, tmp_path: Path):
+def test_counts_of_a_view_that_follows_the_table_are_those_of_today(
+    spark: SparkSession, tmp_path: Path
+):
     target = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"a": [1, 2]}), target)
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW follows_counts USING lance OPTIONS (path '{target}')")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW follows_counts USING lance OPTIONS (path '{target}')"
+    )
     counts = []
     for _ in range(2):
-        counts.append(spark.sql("SELECT count(*), (SELECT count(*) FROM follows_counts) FROM follows_counts").first())
+        counts.append(
+            spark.sql(
+                "SELECT count(*), (SELECT count(*) FROM follows_counts) FROM follows_counts"
+            ).first()
+        )
         lance.write_dataset(pa.table({"a": [3]}), target, mode="append")
     assert counts == [(2, 2), (3, 3)]
 
@@ -102,7 +118,9 @@ def test_scalar_subqueries_over_one_table_are_merged_as_for_parquet(
 ):
     table.write.parquet(str(tmp_path / "p"))
     spark.read.parquet(str(tmp_path / "p")).createOrReplaceTempView("planning_parquet")
-    lance_plan, parquet_plan = (SUBPLANS.format(t=name) for name in ("planning", "planning_parquet"))
+    lance_plan, parquet_plan = (
+        SUBPLANS.format(t=name) for name in ("planning", "planning_parquet")
+    )
     assert spark.sql(lance_plan).collect() == spark.sql(parquet_plan).collect()
     assert reused(spark.sql(lance_plan)) == reused(spark.sql(parquet_plan)) > 0
     rules = "org.apache.spark.sql.execution.planmerging.MergeSubplans"
@@ -129,12 +147,16 @@ def reused(df: DataFrame) -> int:
 
 
 def test_a_subquery_beside_a_count_is_planned_too(spark: SparkSession, table: DataFrame):
-    df = spark.sql("SELECT count(*) + (SELECT max(d) FROM planning WHERE id < 25 AND s <> 's1') AS n FROM planning")
+    df = spark.sql(
+        "SELECT count(*) + (SELECT max(d) FROM planning WHERE id < 25 AND s <> 's1') AS n FROM planning"
+    )
     assert df.first() == (ROWS - 50 + 9,)
     assert "`id` < 25" in executed(df)
 
 
-def test_subqueries_of_a_filter_are_merged_in_one_pass_of_the_optimizer(spark: SparkSession, table: DataFrame):
+def test_subqueries_of_a_filter_are_merged_in_one_pass_of_the_optimizer(
+    spark: SparkSession, table: DataFrame
+):
     df = """
         SELECT id FROM planning WHERE id < (SELECT avg(id) / 100 FROM planning WHERE d < 5)
             AND d <= (SELECT max(d) - 2 FROM planning WHERE d < 5)
@@ -149,7 +171,9 @@ def test_subqueries_of_a_filter_are_merged_in_one_pass_of_the_optimizer(spark: S
         spark.conf.unset("spark.sql.optimizer.maxIterations")
 
 
-def test_spark_does_not_ask_python_again_for_a_read_that_the_rule_planned(spark: SparkSession, table: DataFrame):
+def test_spark_does_not_ask_python_again_for_a_read_that_the_rule_planned(
+    spark: SparkSession, table: DataFrame
+):
     scan = table.where("d = 1")._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan()
     assert field_of(field_of(field_of(scan, "python"), "ds"), "partitions") is not None
 
@@ -175,8 +199,12 @@ def test_a_read_without_the_rule_reads_the_version_of_load_through_the_gateway(
     assert json.loads(requests[0]["pin"])["version"] == 1
 
 
-def test_subqueries_over_two_versions_are_not_merged(spark: SparkSession, table: DataFrame, path: str):
-    spark.read.format("lance").option("version", 1).load(path).createOrReplaceTempView("planning_old")
+def test_subqueries_over_two_versions_are_not_merged(
+    spark: SparkSession, table: DataFrame, path: str
+):
+    spark.read.format("lance").option("version", 1).load(path).createOrReplaceTempView(
+        "planning_old"
+    )
     query = "SELECT (SELECT sum(d) FROM planning), (SELECT sum(d) FROM planning_old)"
     assert spark.sql(query).first() == (
         sum(i % 10 for i in range(ROWS) if i % 10 != 3),

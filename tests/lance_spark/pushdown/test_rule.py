@@ -34,7 +34,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """100 rows in fragments of 30; `d` counts to 10 and has NULLs, `st` is nested and sometimes NULL."""
     target = str(tmp_path_factory.mktemp("rule") / "t.lance")
     nested = [
-        {"a": i, "b": {"C": i % 3, "e": f"x{i}"}, "l": [{"k": i, "m": -i}]} if i % 5 else None for i in range(ROWS)
+        {"a": i, "b": {"C": i % 3, "e": f"x{i}"}, "l": [{"k": i, "m": -i}]} if i % 5 else None
+        for i in range(ROWS)
     ]
     table = pa.table(
         {
@@ -102,7 +103,11 @@ def test_other_rules_of_the_session_stay(spark: SparkSession) -> None:
     session = spark.newSession()
     jvm: Any = session._jvm
     other_rules = jvm.java.util.ArrayList()
-    other_rules.add(getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CombineUnions$").__getattr__("MODULE$"))
+    other_rules.add(
+        getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CombineUnions$").__getattr__(
+            "MODULE$"
+        )
+    )
     setter = getattr(session._jsparkSession.experimental(), "extraOptimizations_$eq")
     setter(jvm.scala.jdk.javaapi.CollectionConverters.asScala(other_rules).toSeq())
     enable_pushdown(session)
@@ -136,7 +141,10 @@ def jar_of(tmp_path: Path, properties: str) -> Path:
 
 @pytest.mark.usefixtures("fresh_loader")
 def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     home = jar_of(tmp_path, "version=9\nsources=another\n")
     monkeypatch.setattr(jar.resources, "files", lambda _: home)
@@ -147,7 +155,10 @@ def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
 
 @pytest.mark.usefixtures("fresh_loader")
 def test_a_package_without_its_jar_says_how_to_get_it(
-    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(jar.resources, "files", lambda _: tmp_path)
     with caplog.at_level(logging.INFO, "lance_spark"):
@@ -157,13 +168,17 @@ def test_a_package_without_its_jar_says_how_to_get_it(
         configure(SparkSession.builder).getOrCreate()
 
 
-@pytest.mark.parametrize("end", [".", ". Trace:\npy4j.Py4JException: Method addURL does not exist\n"])
+@pytest.mark.parametrize(
+    "end", [".", ". Trace:\npy4j.Py4JException: Method addURL does not exist\n"]
+)
 def test_an_error_of_py4j_has_a_single_full_stop(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> NoReturn:
         raise Py4JError(f"An error occurred while calling o1.addURL{end}")
 
     monkeypatch.setattr(jar, "load", load)
-    with pytest.raises(GatewayError, match=r"accept a jar: An error occurred while calling o1\.addURL\. Nothing"):
+    with pytest.raises(
+        GatewayError, match=r"accept a jar: An error occurred while calling o1\.addURL\. Nothing"
+    ):
         jar.add_jar(None)  # type: ignore[arg-type]
 
 
@@ -189,9 +204,15 @@ assert "pushed: " in df._jdf.queryExecution().toString() and df.count() == 2
 """
     environment = os.environ | {"PYTHONWARNINGS": "ignore"}
     process = subprocess.run(
-        [sys.executable, "-c", script, table_path], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, table_path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert process.stdout.split("\n")[:2] == ["1", "lancespark.LanceExtensions 1"], process.stderr[-3000:]
+    assert process.stdout.split("\n")[:2] == ["1", "lancespark.LanceExtensions 1"], process.stderr[
+        -3000:
+    ]
 
 
 # --- the request of a scan
@@ -216,23 +237,33 @@ def test_whole_predicates_are_pushed_and_explain_shows_them(
     df.explain("formatted")
     assert "`st`.`b`.`C` = 1" in capsys.readouterr().out
     assert sorted(r.id for r in df.collect()) == [
-        i for i in range(ROWS) if i % 7 and (i % 10 > 5 or i % 4 == 1) and i % 10 not in (7, 8) and i % 5 and i % 3 == 1
+        i
+        for i in range(ROWS)
+        if i % 7 and (i % 10 > 5 or i % 4 == 1) and i % 10 not in (7, 8) and i % 5 and i % 3 == 1
     ]
 
 
 @pytest.mark.sample(1)
-def test_untranslatable_predicates_are_left_to_spark_and_the_rest_is_pushed(table: DataFrame) -> None:
-    df = table.filter("d = 3 AND length(s) = 2 AND cast(f AS int) > 10 AND s COLLATE UNICODE_CI = 'V3'")
+def test_untranslatable_predicates_are_left_to_spark_and_the_rest_is_pushed(
+    table: DataFrame,
+) -> None:
+    df = table.filter(
+        "d = 3 AND length(s) = 2 AND cast(f AS int) > 10 AND s COLLATE UNICODE_CI = 'V3'"
+    )
     (description,) = descriptions(df)
     assert "`d` = 3" in description
     assert "length(" not in description and "`f` >" not in description and "V3" not in description
-    assert [r.id for r in df.collect()] == [i for i in range(11, ROWS) if i % 7 and i % 10 == 3 and i % 4 == 3]
+    assert [r.id for r in df.collect()] == [
+        i for i in range(11, ROWS) if i % 7 and i % 10 == 3 and i % 4 == 3
+    ]
 
 
 def test_nested_fields_are_pruned_and_read_right(table: DataFrame) -> None:
     df = table.filter("st.b.C = 1").select("st.b.e", "id")
     assert columns(df) == ["id BIGINT", "st STRUCT<b: STRUCT<C: BIGINT, e: STRING>>"]
-    assert sorted(r.e for r in df.collect()) == sorted(f"x{i}" for i in range(ROWS) if i % 5 and i % 3 == 1)
+    assert sorted(r.e for r in df.collect()) == sorted(
+        f"x{i}" for i in range(ROWS) if i % 5 and i % 3 == 1
+    )
 
 
 def test_a_filter_is_not_pushed_below_one_that_depends_on_the_rows_that_reach_it(
@@ -250,7 +281,9 @@ def test_a_filter_is_not_pushed_below_one_that_depends_on_the_rows_that_reach_it
     plain = plain_spark.read.format("lance").load(path)
     for pushed, expected in zip(numbered_first(table), numbered_first(plain), strict=True):
         assert "pushed" not in descriptions(pushed)[0]
-        assert [r.id for r in pushed.select("id").collect()] == [r.id for r in expected.select("id").collect()]
+        assert [r.id for r in pushed.select("id").collect()] == [
+            r.id for r in expected.select("id").collect()
+        ]
         assert pushed.limit(2).count() == expected.limit(2).count() == 2
 
     between = table.where("id >= 10").where(number < 10).where("s = 'v1'")
@@ -272,25 +305,41 @@ def test_a_field_that_is_not_null_is_null_where_its_struct_is(
     inner = pa.struct([pa.field("a", pa.int32(), False), pa.field("b", pa.int32())])
     outer = pa.struct([pa.field("in", inner, False), pa.field("c", pa.int32())])
     schema = pa.schema([("s", inner), ("o", outer), pa.field("r", inner, False)])
-    rows = [{"s": {"a": 1}, "o": {"in": {"a": 2}}, "r": {"a": 3}}, {"s": None, "o": None, "r": {"a": 4}}]
-    lance.write_dataset(pa.Table.from_pylist(rows, schema), table_path, data_storage_version=version)
+    rows = [
+        {"s": {"a": 1}, "o": {"in": {"a": 2}}, "r": {"a": 3}},
+        {"s": None, "o": None, "r": {"a": 4}},
+    ]
+    lance.write_dataset(
+        pa.Table.from_pylist(rows, schema), table_path, data_storage_version=version
+    )
     df = spark.read.format("lance").load(table_path).selectExpr("s.a", "o.in.a", "r.a")
     assert [tuple(row) for row in df.collect()] == [(1, 2, 3), (None, None, 4)]
-    assert columns(df) == ["s STRUCT<a: INT>", "o STRUCT<in: STRUCT<a: INT>>", "r STRUCT<a: INT NOT NULL>"]
+    assert columns(df) == [
+        "s STRUCT<a: INT>",
+        "o STRUCT<in: STRUCT<a: INT>>",
+        "r STRUCT<a: INT NOT NULL>",
+    ]
 
 
 @pytest.mark.parametrize(
     ("condition", "type_"),
     [
-        ("st IS NULL", "STRUCT<a: BIGINT, b: STRUCT<C: BIGINT, e: STRING>, l: ARRAY<STRUCT<k: BIGINT, m: BIGINT>>>"),
+        (
+            "st IS NULL",
+            "STRUCT<a: BIGINT, b: STRUCT<C: BIGINT, e: STRING>, l: ARRAY<STRUCT<k: BIGINT, m: BIGINT>>>",
+        ),
         ("st.b IS NULL", "STRUCT<a: BIGINT, b: STRUCT<C: BIGINT, e: STRING>>"),
         ("st.b.e IS NULL", "STRUCT<a: BIGINT, b: STRUCT<e: STRING>>"),
     ],
 )
-def test_a_struct_whose_being_null_matters_is_read_whole(table: DataFrame, condition: str, type_: str) -> None:
+def test_a_struct_whose_being_null_matters_is_read_whole(
+    table: DataFrame, condition: str, type_: str
+) -> None:
     df = table.filter(condition).select("id", "st.a", "st.b.e")
     assert columns(df) == ["id BIGINT", f"st {type_}"]
-    assert sorted((r.id, r.a, r.e) for r in df.collect()) == [(i, None, None) for i in range(0, ROWS, 5)]
+    assert sorted((r.id, r.a, r.e) for r in df.collect()) == [
+        (i, None, None) for i in range(0, ROWS, 5)
+    ]
 
 
 def test_elements_of_lists_are_read_whole(table: DataFrame) -> None:
@@ -309,7 +358,9 @@ def test_a_struct_that_is_used_whole_is_read_whole(table: DataFrame) -> None:
 def test_a_limit_is_pushed_unless_spark_drops_rows_below_it(table: DataFrame) -> None:
     assert "limit: 3" in descriptions(table.select("id").limit(3))[0]
     assert "limit: 3" in descriptions(table.filter("d = 3").limit(3))[0]
-    assert "limit: 3" in descriptions(table.filter("f < 3 AND s IS NOT NULL").select("id").limit(3))[0]
+    assert (
+        "limit: 3" in descriptions(table.filter("f < 3 AND s IS NOT NULL").select("id").limit(3))[0]
+    )
     assert "limit" not in descriptions(table.filter(F.rand() < 0.5).limit(3))[0]
     assert "limit" not in descriptions(table.filter("d = 3").filter(F.rand() < 0.5).limit(3))[0]
     assert "limit" not in descriptions(table.filter("d + 1 = 3").limit(3))[0]
@@ -342,14 +393,22 @@ def test_other_aggregates_read_rows(table: DataFrame, expressions: list[str]) ->
     assert "aggregates" not in descriptions(table.selectExpr(*expressions))[0]
 
 
-def test_aggregates_above_a_filter_are_answered_where_lance_applies_it_exactly(table: DataFrame) -> None:
+def test_aggregates_above_a_filter_are_answered_where_lance_applies_it_exactly(
+    table: DataFrame,
+) -> None:
     aggregate = table.filter("d = 1 AND s IS NOT NULL").selectExpr("count(*)")
-    assert "pushed: `d` = 1" in descriptions(aggregate)[0] and "aggregates: [count(*)]" in descriptions(aggregate)[0]
+    assert (
+        "pushed: `d` = 1" in descriptions(aggregate)[0]
+        and "aggregates: [count(*)]" in descriptions(aggregate)[0]
+    )
     assert aggregate.first() == (8,)
     assert "grouped by: [s]" in descriptions(table.filter("d = 1").groupBy("s").count())[0]
     for inexact in ("d + 1 = 2", "s LIKE 'v_'", "d = 1 AND hash(s) > 0"):
         assert "aggregates" not in descriptions(table.filter(inexact).selectExpr("count(*)"))[0]
-    assert "aggregates" not in descriptions(table.filter("d = 1").filter(F.rand() < 0.5).groupBy("s").count())[0]
+    assert (
+        "aggregates"
+        not in descriptions(table.filter("d = 1").filter(F.rand() < 0.5).groupBy("s").count())[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,7 +424,9 @@ def test_groups_by_columns_are_made_in_the_scan(
 ) -> None:
     def query(rows: DataFrame) -> DataFrame:
         return (
-            rows.selectExpr(*keys).distinct() if not expressions else rows.groupBy(*keys).agg(*map(F.expr, expressions))
+            rows.selectExpr(*keys).distinct()
+            if not expressions
+            else rows.groupBy(*keys).agg(*map(F.expr, expressions))
         )
 
     (description,) = descriptions(query(table))
@@ -389,7 +450,11 @@ def test_aggregates_of_an_empty_table(spark: SparkSession, tmp_path: Path) -> No
     target = str(tmp_path / "empty.lance")
     dataset = lance.write_dataset(pa.table({"a": pa.array([1], pa.int64()), "b": ["x"]}), target)
     dataset.delete("a = 1")
-    df = spark.read.format("lance").load(target).selectExpr("count(*)", "count(a)", "min(a)", "max(b)")
+    df = (
+        spark.read.format("lance")
+        .load(target)
+        .selectExpr("count(*)", "count(a)", "min(a)", "max(b)")
+    )
     assert df.first() == (0, 0, None, None)
 
 
@@ -399,7 +464,12 @@ def test_options_by_hand_and_pushdown_agree(
 ) -> None:
     def answers(session: SparkSession) -> list[Any]:
         df = session.read.format("lance").options(**option).load(path)
-        return [df.count(), df.filter("id >= 5").count(), df.selectExpr("max(id)").first(), df.limit(7).count()]
+        return [
+            df.count(),
+            df.filter("id >= 5").count(),
+            df.selectExpr("max(id)").first(),
+            df.limit(7).count(),
+        ]
 
     assert answers(spark) == answers(plain_spark)
 
@@ -411,7 +481,10 @@ def test_options_by_hand_and_pushdown_agree(
 def test_every_scan_has_its_own_predicate(table: DataFrame) -> None:
     first, second = table.filter("d = 1").select("id", "d"), table.filter("d = 2").select("id", "d")
     union = first.unionAll(second)
-    assert [("`d` = 1" in d, "`d` = 2" in d) for d in descriptions(union)] == [(True, False), (False, True)]
+    assert [("`d` = 1" in d, "`d` = 2" in d) for d in descriptions(union)] == [
+        (True, False),
+        (False, True),
+    ]
     assert sorted({r.d for r in union.collect()}) == [1, 2]
     assert table.filter("d = 1").join(table.filter("d = 2").select("id"), "id").count() == 0
     assert table.count() == ROWS
@@ -419,21 +492,27 @@ def test_every_scan_has_its_own_predicate(table: DataFrame) -> None:
 
 def test_subqueries_get_the_rule_too(spark: SparkSession, table: DataFrame) -> None:
     table.createOrReplaceTempView("rule_t")
-    scalar = spark.sql("SELECT id FROM rule_t WHERE d > (SELECT max(d) - 2 FROM rule_t) AND id < 20")
+    scalar = spark.sql(
+        "SELECT id FROM rule_t WHERE d > (SELECT max(d) - 2 FROM rule_t) AND id < 20"
+    )
     assert any("aggregates: [max(d)]" in d for d in descriptions(scalar))
     assert [r.id for r in scalar.collect()] == [i for i in range(20) if i % 7 and i % 10 > 7]
     exists = spark.sql(
         "SELECT id FROM rule_t a WHERE EXISTS (SELECT 1 FROM rule_t b WHERE b.id = a.id AND b.s = 'v3' AND b.d = 1)"
     )
     assert any("`s` = 'v3'" in d for d in descriptions(exists))
-    assert sorted(r.id for r in exists.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 1 and i % 4 == 3]
+    assert sorted(r.id for r in exists.collect()) == [
+        i for i in range(ROWS) if i % 7 and i % 10 == 1 and i % 4 == 3
+    ]
 
 
 def test_a_cached_dataframe_gives_the_same_rows(table: DataFrame) -> None:
     cached = table.filter("d < 5").cache()
     try:
         assert cached.count() == sum(1 for i in range(ROWS) if i % 7 and i % 10 < 5)
-        assert cached.filter("d = 4").select("id").count() == sum(1 for i in range(ROWS) if i % 7 and i % 10 == 4)
+        assert cached.filter("d = 4").select("id").count() == sum(
+            1 for i in range(ROWS) if i % 7 and i % 10 == 4
+        )
         assert table.count() == ROWS
     finally:
         cached.unpersist()
@@ -449,7 +528,8 @@ def test_equal_scans_share_an_exchange(spark: SparkSession, table: DataFrame) ->
 
 def test_a_small_lance_table_is_broadcast(table: DataFrame) -> None:
     joined = table.alias("a").join(
-        table.filter("d = 1").select(F.col("id").alias("other")).alias("b"), F.col("a.id") == F.col("other")
+        table.filter("d = 1").select(F.col("id").alias("other")).alias("b"),
+        F.col("a.id") == F.col("other"),
     )
     assert "BroadcastHashJoin" in joined._jdf.queryExecution().executedPlan().toString()
 
@@ -458,7 +538,9 @@ def test_a_udf_in_the_filter_leaves_the_rest_pushed(table: DataFrame) -> None:
     odd = F.udf(lambda x: x % 2 == 1, "boolean")
     df = table.filter((F.col("d") == 3) & odd("id")).select("id")
     assert "`d` = 3" in descriptions(df)[0]
-    assert sorted(r.id for r in df.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 3 and i % 2]
+    assert sorted(r.id for r in df.collect()) == [
+        i for i in range(ROWS) if i % 7 and i % 10 == 3 and i % 2
+    ]
 
 
 # --- versions --------------------------------------------------------------------------------------------------------------------
@@ -469,22 +551,29 @@ def test_views_made_by_sql_follow_the_latest_version_and_dataframes_do_not(
 ) -> None:
     lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW follows USING lance OPTIONS (path '{table_path}')")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW fixed USING lance OPTIONS (path '{table_path}', version '1')")
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW fixed USING lance OPTIONS (path '{table_path}', version '1')"
+    )
     df = spark.read.format("lance").load(table_path)
     df.createOrReplaceTempView("pinned")
     lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
     counts = {
-        name: spark.sql(f"SELECT count(*), max(a) FROM {name}").first() for name in ("follows", "fixed", "pinned")
+        name: spark.sql(f"SELECT count(*), max(a) FROM {name}").first()
+        for name in ("follows", "fixed", "pinned")
     }
     assert counts == {"follows": (3, 3), "fixed": (2, 2), "pinned": (2, 2)}
     assert df.count() == 2
     both = descriptions(
-        spark.sql("SELECT * FROM follows a JOIN follows b ON a.a = b.a WHERE a.a < (SELECT max(a) FROM follows)")
+        spark.sql(
+            "SELECT * FROM follows a JOIN follows b ON a.a = b.a WHERE a.a < (SELECT max(a) FROM follows)"
+        )
     )
     assert len(both) >= 3 and all("@2" in d for d in both)
 
 
-def test_every_dataframe_keeps_the_version_of_its_load(spark: SparkSession, table_path: str) -> None:
+def test_every_dataframe_keeps_the_version_of_its_load(
+    spark: SparkSession, table_path: str
+) -> None:
     dataset = lance.write_dataset(pa.table({"a": [1]}), table_path)
     dataset.tags.create("first", 1)
     dataset.create_branch("side", 1)
@@ -495,13 +584,18 @@ def test_every_dataframe_keeps_the_version_of_its_load(spark: SparkSession, tabl
     def read(session: SparkSession, **options: str) -> DataFrame:
         return session.read.format("lance").options(**options).load(table_path)
 
-    loaded = {name: read(spark, **{name.replace("tag", "version"): text}) for name, text in versions.items()}
+    loaded = {
+        name: read(spark, **{name.replace("tag", "version"): text})
+        for name, text in versions.items()
+    }
     loaded |= {"latest": read(spark), "session": read(other_session), "cached": read(spark).cache()}
     loaded["cached"].createOrReplaceTempView("cached_load")
     loaded["view"] = spark.table("cached_load").where("a > 0")
     lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
     lance.dataset(table_path).checkout_version(("side", None)).insert(pa.table({"a": [4]}))
-    expected = dict.fromkeys(versions, 1) | dict.fromkeys(("latest", "session", "cached", "view"), 3)
+    expected = dict.fromkeys(versions, 1) | dict.fromkeys(
+        ("latest", "session", "cached", "view"), 3
+    )
     assert {name: sum(row.a for row in df.collect()) for name, df in loaded.items()} == expected
     assert all(
         "pushed: `a` > 0" in descriptions(df.where("a > 0"))[0]
@@ -519,10 +613,14 @@ def test_the_row_addresses_of_a_following_view_name_the_version_that_was_read(
         f"CREATE OR REPLACE TEMPORARY VIEW addresses USING lance OPTIONS (path '{table_path}', with_row_address 'true')"
     )
     lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
-    spark.sql("SELECT _rowaddr, a + 1 AS b FROM addresses").write.format("lance").mode("append").option(
-        "mode", "backfill"
-    ).save(table_path)
-    assert lance.dataset(table_path).to_table().to_pylist() == [{"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 3, "b": 4}]
+    spark.sql("SELECT _rowaddr, a + 1 AS b FROM addresses").write.format("lance").mode(
+        "append"
+    ).option("mode", "backfill").save(table_path)
+    assert lance.dataset(table_path).to_table().to_pylist() == [
+        {"a": 1, "b": 2},
+        {"a": 2, "b": 3},
+        {"a": 3, "b": 4},
+    ]
 
 
 # --- failures --------------------------------------------------------------------------------------------------------------------
@@ -563,7 +661,9 @@ def test_a_typed_error_of_this_package_reaches_the_user(
         table.filter("d = 3").collect()
 
 
-def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, table_path: str) -> None:
+def test_a_table_that_vanished_is_an_error_that_names_it(
+    spark: SparkSession, table_path: str
+) -> None:
     import shutil
 
     lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
@@ -587,11 +687,14 @@ def test_an_exchange_above_the_same_scan_is_reused(
     table: DataFrame, first_filter: str, second_filter: str, same: bool
 ) -> None:
     left_side, right_side = (
-        table.where(condition).groupBy("d").count().hint("merge") for condition in (first_filter, second_filter)
+        table.where(condition).groupBy("d").count().hint("merge")
+        for condition in (first_filter, second_filter)
     )
     joined = left_side.join(right_side, "d")
     expected = {row.d: row["count"] for row in left_side.collect()}
     got = joined.collect()
     reused = "ReusedExchange" in str(joined._jdf.queryExecution().executedPlan().toString())
     assert reused == same
-    assert not same or {row[0]: row[1] for row in got} == {d: n for d, n in expected.items() if d is not None}
+    assert not same or {row[0]: row[1] for row in got} == {
+        d: n for d, n in expected.items() if d is not None
+    }

@@ -56,7 +56,8 @@ ALL = KEYS | CONVERTED
 def rows_of(numbers: list[int], first_id: int) -> pa.Table:
     """Returns rows with one key per type by numbers; NULL for numbers below 0."""
     columns = {
-        name: pa.array([None if n < 0 else value(n) for n in numbers], kind) for name, (kind, value) in ALL.items()
+        name: pa.array([None if n < 0 else value(n) for n in numbers], kind)
+        for name, (kind, value) in ALL.items()
     }
     ids = pa.array(range(first_id, first_id + len(numbers)), pa.int64())
     return pa.table({"id": ids, **columns, "x": pa.array([n % 5 for n in numbers], pa.int32())})
@@ -80,12 +81,18 @@ def home(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     live = live.set_column(live.schema.get_field_index("u"), "u", live["u"].cast(pa.int64()))
     pq.write_table(live, str(home / "facts.parquet"))
     dimension = rows_of([-1, *range(DISTINCT + 50)], 0)
-    dimension = dimension.append_column("g", pa.array([i % GROUPS for i in range(dimension.num_rows)], pa.int32()))
-    dimension = dimension.set_column(dimension.schema.get_field_index("u"), "u", dimension["u"].cast(pa.int64()))
+    dimension = dimension.append_column(
+        "g", pa.array([i % GROUPS for i in range(dimension.num_rows)], pa.int32())
+    )
+    dimension = dimension.set_column(
+        dimension.schema.get_field_index("u"), "u", dimension["u"].cast(pa.int64())
+    )
     lance.write_dataset(dimension, str(home / "dimension.lance"))
     pq.write_table(dimension, str(home / "dimension.parquet"))
     for name in ("facts", "dimension"):
-        spark.read.format("lance").load(str(home / f"{name}.lance")).createOrReplaceTempView(f"lance_{name}")
+        spark.read.format("lance").load(str(home / f"{name}.lance")).createOrReplaceTempView(
+            f"lance_{name}"
+        )
         spark.read.parquet(str(home / f"{name}.parquet")).createOrReplaceTempView(f"parquet_{name}")
     return home
 
@@ -145,7 +152,9 @@ JOIN = "SELECT f.id, f.{key}, d.id AS other FROM {facts} f JOIN {dimension} d ON
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("key", KEYS)
-def test_a_join_reads_the_rows_of_its_keys(spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str):
+def test_a_join_reads_the_rows_of_its_keys(
+    spark: SparkSession, home: Path, planned: list[dict[str, Any]], key: str
+):
     rows_found = check(spark, JOIN.replace("{key}", key))
     # All unindexed rows are read, and from the indexed fragments only rows with the keys.
     matches = sum(rows_found.values())
@@ -202,7 +211,10 @@ def test_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, name: s
 PLANS = [
     {"adaptive__enabled": "false"},
     {"autoBroadcastJoinThreshold": "-1"},
-    {"autoBroadcastJoinThreshold": "-1", "optimizer__dynamicPartitionPruning__reuseBroadcastOnly": "false"},
+    {
+        "autoBroadcastJoinThreshold": "-1",
+        "optimizer__dynamicPartitionPruning__reuseBroadcastOnly": "false",
+    },
     {
         "adaptive__enabled": "false",
         "autoBroadcastJoinThreshold": "-1",
@@ -216,7 +228,9 @@ PLANS = [
 
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
-def test_plans_of_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, plan: dict[str, str]):
+def test_plans_of_joins_have_the_rows_of_parquet(
+    spark: SparkSession, home: Path, plan: dict[str, str]
+):
     with settings_of(spark, **plan):
         check(spark, JOIN.replace("{key}", "n"))
         check(spark, OTHER_JOINS["same join twice"])
@@ -225,24 +239,45 @@ def test_plans_of_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path
 @pytest.mark.long
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_random_joins_have_the_rows_of_parquet(spark: SparkSession, home: Path, data: st.DataObject):
+def test_random_joins_have_the_rows_of_parquet(
+    spark: SparkSession, home: Path, data: st.DataObject
+):
     key, other_key = data.draw(st.sampled_from(list(ALL))), data.draw(st.sampled_from(list(ALL)))
     group = data.draw(
-        st.sampled_from(["g = 3", "g < 2", "g IN (5, 6)", "x = 1", "id = 0", "g > 100", "g = 3 OR id = 0"])
+        st.sampled_from(
+            ["g = 3", "g < 2", "g IN (5, 6)", "x = 1", "id = 0", "g > 100", "g = 3 OR id = 0"]
+        )
     )
     condition = data.draw(
         st.sampled_from(
-            [f"f.{key} = d.{key}", f"f.{key} <=> d.{key}", f"f.{key} = d.{key} AND f.{other_key} = d.{other_key}"]
+            [
+                f"f.{key} = d.{key}",
+                f"f.{key} <=> d.{key}",
+                f"f.{key} = d.{key} AND f.{other_key} = d.{other_key}",
+            ]
         )
     )
     kind = data.draw(
-        st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"])
+        st.sampled_from(
+            ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"]
+        )
     )
-    filtered = data.draw(st.sampled_from(["", "WHERE x > 1", "WHERE n > 0", "WHERE s IS NOT NULL AND id % 3 = 0"]))
+    filtered = data.draw(
+        st.sampled_from(["", "WHERE x > 1", "WHERE n > 0", "WHERE s IS NOT NULL AND id % 3 = 0"])
+    )
     swapped = data.draw(st.booleans())
-    facts, dimension = f"(SELECT * FROM {{facts}} {filtered})", f"(SELECT * FROM {{dimension}} WHERE {group})"
-    left_table, right_table = (f"{dimension} d", f"{facts} f") if swapped else (f"{facts} f", f"{dimension} d")
-    select_list = ("d.id" if swapped else "f.id") if "SEMI" in kind or "ANTI" in kind else "f.id, d.id AS o, f.x"
+    facts, dimension = (
+        f"(SELECT * FROM {{facts}} {filtered})",
+        f"(SELECT * FROM {{dimension}} WHERE {group})",
+    )
+    left_table, right_table = (
+        (f"{dimension} d", f"{facts} f") if swapped else (f"{facts} f", f"{dimension} d")
+    )
+    select_list = (
+        ("d.id" if swapped else "f.id")
+        if "SEMI" in kind or "ANTI" in kind
+        else "f.id, d.id AS o, f.x"
+    )
     with settings_of(spark, **data.draw(st.sampled_from([{}, *PLANS]))):
         check(spark, f"SELECT {select_list} FROM {left_table} {kind} {right_table} ON {condition}")
 
@@ -257,7 +292,9 @@ def test_a_join_on_a_column_without_an_index_reads_all_rows(
     assert planned == []
 
 
-@pytest.mark.parametrize(("share", "description"), [(3, "index: n_idx"), (20, "`n` IN"), (40, "`n` IS NOT NULL")])
+@pytest.mark.parametrize(
+    ("share", "description"), [(3, "index: n_idx"), (20, "`n` IN"), (40, "`n` IS NOT NULL")]
+)
 def test_a_join_reads_rows_by_the_cheapest_way(
     spark: SparkSession,
     home: Path,
@@ -268,7 +305,9 @@ def test_a_join_reads_rows_by_the_cheapest_way(
 ):
     monkeypatch.setattr(filtering, "MIN_LISTED_ROWS", 200)
     check(spark, JOIN.replace("{key}", "n").replace("d.g = 3", f"d.g BETWEEN 0 AND {share}"))
-    assert description in planned[0]["description"] and ("`n` IN" in planned[0]["description"]) == (share < 40)
+    assert description in planned[0]["description"] and ("`n` IN" in planned[0]["description"]) == (
+        share < 40
+    )
 
 
 def test_groups_below_a_join_are_partial_results_of_the_scan(
@@ -279,33 +318,56 @@ def test_groups_below_a_join_are_partial_results_of_the_scan(
     assert "grouped by: [n]" in planned[0]["description"] and "`n` IN" in planned[0]["description"]
 
 
-def test_a_side_of_about_the_same_size_selects_no_rows(spark: SparkSession, home: Path, planned: list[dict[str, Any]]):
+def test_a_side_of_about_the_same_size_selects_no_rows(
+    spark: SparkSession, home: Path, planned: list[dict[str, Any]]
+):
     check(spark, "SELECT f.id FROM {facts} f JOIN {facts} d ON f.n = d.n WHERE d.x = 77")
     assert planned == []
 
 
-def test_a_limited_read_gives_its_rows_to_a_join(spark: SparkSession, home: Path, planned: list[dict[str, Any]]):
+def test_a_limited_read_gives_its_rows_to_a_join(
+    spark: SparkSession, home: Path, planned: list[dict[str, Any]]
+):
     facts = spark.read.format("lance").option("limit", 300).load(str(home / "facts.lance"))
     dimension = spark.table("lance_dimension").where("g = 3")
     keys = {row.n for row in dimension.collect()}
     expected = Counter(row.n for row in facts.collect() if row.n in keys)
-    assert Counter(row.n for row in facts.join(dimension, "n").select("n").collect()) == expected and len(expected) > 0
+    assert (
+        Counter(row.n for row in facts.join(dimension, "n").select("n").collect()) == expected
+        and len(expected) > 0
+    )
     assert planned == []
 
 
-def test_a_join_without_the_rule_reads_all_rows(plain_spark: SparkSession, home: Path, planned: list[dict[str, Any]]):
+def test_a_join_without_the_rule_reads_all_rows(
+    plain_spark: SparkSession, home: Path, planned: list[dict[str, Any]]
+):
     for name in ("facts", "dimension"):
-        plain_spark.read.format("lance").load(str(home / f"{name}.lance")).createOrReplaceTempView(f"lance_{name}")
-        plain_spark.read.parquet(str(home / f"{name}.parquet")).createOrReplaceTempView(f"parquet_{name}")
+        plain_spark.read.format("lance").load(str(home / f"{name}.lance")).createOrReplaceTempView(
+            f"lance_{name}"
+        )
+        plain_spark.read.parquet(str(home / f"{name}.parquet")).createOrReplaceTempView(
+            f"parquet_{name}"
+        )
     assert sum(check(plain_spark, JOIN.replace("{key}", "n")).values()) > 0
     assert planned == []
 
 
-@pytest.mark.skipif(release.startswith("4.1."), reason="Spark gives scans the values of scalar subqueries from 4.2 on")
-def test_the_value_of_a_scalar_subquery_selects_rows(spark: SparkSession, home: Path, planned: list[dict[str, Any]]):
-    rows_found = check(spark, "SELECT id, s FROM {facts} WHERE n = (SELECT min(n) FROM {dimension} WHERE g = 3)")
+@pytest.mark.skipif(
+    release.startswith("4.1."),
+    reason="Spark gives scans the values of scalar subqueries from 4.2 on",
+)
+def test_the_value_of_a_scalar_subquery_selects_rows(
+    spark: SparkSession, home: Path, planned: list[dict[str, Any]]
+):
+    rows_found = check(
+        spark, "SELECT id, s FROM {facts} WHERE n = (SELECT min(n) FROM {dimension} WHERE g = 3)"
+    )
     rows_read = planned[0]["rows"]
-    assert len(planned) == 1 and 0 < sum(rows_found.values()) <= rows_read <= sum(rows_found.values()) + UNINDEXED_ROWS
+    assert (
+        len(planned) == 1
+        and 0 < sum(rows_found.values()) <= rows_read <= sum(rows_found.values()) + UNINDEXED_ROWS
+    )
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
@@ -314,19 +376,30 @@ def test_a_scan_of_one_partition_stays_one(table_path: str, partitions: int):
     lance.dataset(table_path).create_scalar_index("n", "BTREE")
     lance.write_dataset(pa.table({"n": pa.array(range(10), pa.int32())}), table_path, mode="append")
     key = {"op": "col", "name": ["n"], "type": "int"}
-    predicate = {"op": "in", "args": [key, *({"op": "lit", "type": "int", "value": str(n)} for n in (5, 500))]}
+    predicate = {
+        "op": "in",
+        "args": [key, *({"op": "lit", "type": "int", "value": str(n)} for n in (5, 500))],
+    }
     runtime = {"predicate": predicate, "partitions": partitions}
-    answer = reads.plan_scan({"options": {"path": table_path}, "pin": None, "spec": {"runtime": runtime}})
+    answer = reads.plan_scan(
+        {"options": {"path": table_path}, "pin": None, "spec": {"runtime": runtime}}
+    )
     # The index covers one of the two fragments.
     assert f"partitions: {partitions}, rows: 12" in answer["description"]
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
-    ("kind", "serves"), [("BTREE", True), ("BITMAP", True), ("ZONEMAP", True), ("BLOOMFILTER", True), ("NGRAM", False)]
+    ("kind", "serves"),
+    [("BTREE", True), ("BITMAP", True), ("ZONEMAP", True), ("BLOOMFILTER", True), ("NGRAM", False)],
 )
 def test_indexes_of_values_serve_joins(
-    spark: SparkSession, table_path: str, home: Path, planned: list[dict[str, Any]], kind: str, serves: bool
+    spark: SparkSession,
+    table_path: str,
+    home: Path,
+    planned: list[dict[str, Any]],
+    kind: str,
+    serves: bool,
 ):
     lance.write_dataset(pa.table({"s": [f"it's {n}" for n in range(5000)]}), table_path)
     lance.dataset(table_path).create_scalar_index("s", kind)
@@ -353,7 +426,10 @@ def test_names_that_differ_in_case_alone_select_no_rows(table_path: str):
     columns = StructType.fromJson(
         {
             "type": "struct",
-            "fields": [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in ("k", "K", "o")],
+            "fields": [
+                {"name": n, "type": "long", "nullable": True, "metadata": {}}
+                for n in ("k", "K", "o")
+            ],
         }
     )
     assert reads.columns_of_keys(lance.dataset(table_path), columns) == ["o"]
@@ -367,21 +443,29 @@ def test_statements_on_catalog_tables_read_the_rows_of_the_keys(
     spark.sql("CREATE TABLE star.facts AS SELECT * FROM lance_facts")
     lance.dataset(str(tmp_path / "facts.lance")).create_scalar_index("n", "BTREE")
     spark.sql("REFRESH TABLE star.facts")
-    query = "SELECT f.id, f._rowid FROM star.facts f JOIN lance_dimension d ON f.n = d.n WHERE d.g = 3"
+    query = (
+        "SELECT f.id, f._rowid FROM star.facts f JOIN lance_dimension d ON f.n = d.n WHERE d.g = 3"
+    )
     matches = {row.id for row in spark.sql(query).collect()}
     assert matches == {
         row.id
         for row in spark.sql(
-            JOIN.replace("{key}", "n").replace("{facts}", "lance_facts").replace("{dimension}", "lance_dimension")
+            JOIN.replace("{key}", "n")
+            .replace("{facts}", "lance_facts")
+            .replace("{dimension}", "lance_dimension")
         ).collect()
     }
     assert planned[0]["rows"] == len(matches)
     spark.sql("UPDATE star.facts SET x = -1 WHERE n IN (SELECT n FROM lance_dimension WHERE g = 3)")
-    assert {row.id for row in spark.sql("SELECT id FROM star.facts WHERE x = -1").collect()} == matches
+    assert {
+        row.id for row in spark.sql("SELECT id FROM star.facts WHERE x = -1").collect()
+    } == matches
     spark.sql(
         "MERGE INTO star.facts f USING (SELECT n, min(id) AS id FROM lance_dimension WHERE g = 3 GROUP BY n) d ON f.n = d.n "
         "WHEN MATCHED THEN UPDATE SET x = -2"
     )
-    assert {row.id for row in spark.sql("SELECT id FROM star.facts WHERE x = -2").collect()} == matches
+    assert {
+        row.id for row in spark.sql("SELECT id FROM star.facts WHERE x = -2").collect()
+    } == matches
     spark.sql("DELETE FROM star.facts WHERE n IN (SELECT n FROM lance_dimension WHERE g = 3)")
     assert spark.sql(query).collect() == []

@@ -40,7 +40,9 @@ def expected(values: Sequence[Any], top: TopN) -> list[int] | None:
     def order(value: Any) -> Any:
         return value.encode() if isinstance(value, str) else value
 
-    sorted_values = sorted((order(value) for value in values if value is not None), reverse=not top.ascending)
+    sorted_values = sorted(
+        (order(value) for value in values if value is not None), reverse=not top.ascending
+    )
     if len(sorted_values) < top.n:
         return None
     last = sorted_values[top.n - 1]
@@ -110,11 +112,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
             "few": pa.array((n % 2).tolist(), pa.int8()),
             "s": pa.array([f"é{v}" for v in n]),
             "at": pa.array(
-                [datetime.fromisoformat("2024-01-01") + timedelta(minutes=int(v)) for v in n], pa.timestamp("us")
+                [datetime.fromisoformat("2024-01-01") + timedelta(minutes=int(v)) for v in n],
+                pa.timestamp("us"),
             ),
             "fine": pa.array(n * 1000, pa.int64()).cast(pa.timestamp("ns")),
             "price": pa.array([Decimal(int(v)) / 100 for v in n], pa.decimal128(9, 2)),
-            "v": pa.FixedSizeListArray.from_arrays(pa.array(draw.random(ROWS * 4), pa.float32()), 4),
+            "v": pa.FixedSizeListArray.from_arrays(
+                pa.array(draw.random(ROWS * 4), pa.float32()), 4
+            ),
         }
     )
     lance.write_dataset(table, target, max_rows_per_file=5000, enable_stable_row_ids=True)
@@ -151,7 +156,9 @@ QUERIES = {
 @pytest.mark.classic
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_result_is_that_without_the_rule(query: str, path: str, spark: SparkSession, plain_spark: SparkSession):
+def test_the_result_is_that_without_the_rule(
+    query: str, path: str, spark: SparkSession, plain_spark: SparkSession
+):
     frames: dict[SparkSession, DataFrame] = {}
     for session in (spark, plain_spark):
         session.read.format("lance").load(path).createOrReplaceTempView("top")
@@ -176,7 +183,10 @@ def test_few_rows_cross_the_border(spark: SparkSession, path: str):
 @pytest.mark.classic
 def test_a_table_of_the_first_format(spark: SparkSession, tmp_path: Path):
     lance.write_dataset(
-        pa.table({"k": range(1000)}), tmp_path / "t", data_storage_version="legacy", max_rows_per_file=300
+        pa.table({"k": range(1000)}),
+        tmp_path / "t",
+        data_storage_version="legacy",
+        max_rows_per_file=300,
     )
     df = spark.read.format("lance").load(str(tmp_path / "t")).orderBy("k").limit(2)
     assert df.collect() == [(0,), (1,)] and "first: " not in planned(df)
@@ -189,7 +199,8 @@ def test_blobs_are_sorted_by_what_the_scan_gives(
 ):
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     rows = pa.table(
-        {"b": [bytes([i % 7]) * (i % 5) for i in range(60)], "id": range(60)}, pa.schema([blob, ("id", pa.int64())])
+        {"b": [bytes([i % 7]) * (i % 5) for i in range(60)], "id": range(60)},
+        pa.schema([blob, ("id", pa.int64())]),
     )
     lance.write_dataset(rows, tmp_path / "t", data_storage_version=version)
     column_types = []

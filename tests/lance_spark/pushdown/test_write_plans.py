@@ -51,7 +51,11 @@ class RecordingWriter(DataSourceArrowWriter):
 
     def __init__(self, options: dict[str, str], schema: StructType, plan: dict[str, Any]) -> None:
         """Stores Spark's arguments."""
-        self.options, self.plan, self.metadata = options, plan, {f.name: f.metadata for f in schema.fields}
+        self.options, self.plan, self.metadata = (
+            options,
+            plan,
+            {f.name: f.metadata for f in schema.fields},
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Collects addresses and ids."""
@@ -110,7 +114,12 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 def path(table_path: str) -> str:
     """60 rows in three fragments."""
     table = pa.table(
-        {"id": range(ROWS), "a": range(ROWS), "text": [f"t{i}" for i in range(ROWS)], "unused": [0] * ROWS}
+        {
+            "id": range(ROWS),
+            "a": range(ROWS),
+            "text": [f"t{i}" for i in range(ROWS)],
+            "unused": [0] * ROWS,
+        }
     )
     lance.write_dataset(table, table_path, max_rows_per_file=PER_FRAGMENT)
     return table_path
@@ -133,7 +142,9 @@ class Record:
         for number, addresses in enumerate(self.tasks):
             assert addresses == sorted(addresses)
             for fragment in {address >> 32 for address in addresses}:
-                assert task_of.setdefault(fragment, number) == number, f"fragment {fragment} came in two tasks"
+                assert task_of.setdefault(fragment, number) == number, (
+                    f"fragment {fragment} came in two tasks"
+                )
 
 
 def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -162,11 +173,15 @@ def twice(values: pd.Series) -> pd.Series:
 
 
 @pytest.mark.parametrize("shape", ["project", "filter", "pandas udf", "python udf", "alias"])
-def test_rows_that_nothing_moves_are_not_shuffled(shape: str, session: SparkSession, path: str) -> None:
+def test_rows_that_nothing_moves_are_not_shuffled(
+    shape: str, session: SparkSession, path: str
+) -> None:
     df = load(session, path)
     if shape == "filter":
         df = df.filter("a % 3 = 1")
-    value = {"pandas udf": twice("a"), "python udf": F.udf(lambda x: x + 1, "bigint")("a")}.get(shape, F.col("a") + 1)
+    value = {"pandas udf": twice("a"), "python udf": F.udf(lambda x: x + 1, "bigint")("a")}.get(
+        shape, F.col("a") + 1
+    )
     df = (
         df.withColumn("x", F.col("_rowaddr")).select(F.col("x").alias("_rowaddr"), value.alias("b"))
         if shape == "alias"
@@ -181,7 +196,8 @@ def test_rows_that_nothing_moves_are_not_shuffled(shape: str, session: SparkSess
 
 @pytest.mark.parametrize("adaptive", ["true", "false"])
 @pytest.mark.parametrize(
-    "shape", ["repartition", "sort", "join", "union", "map", "explode", "cached", "small partitions"]
+    "shape",
+    ["repartition", "sort", "join", "union", "map", "explode", "cached", "small partitions"],
 )
 def test_rows_that_something_moves_are_brought_together_and_sorted(
     shape: str, adaptive: str, session: SparkSession, path: str
@@ -189,7 +205,9 @@ def test_rows_that_something_moves_are_brought_together_and_sorted(
     session.conf.set("spark.sql.adaptive.enabled", adaptive)
     session.conf.set("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "8")
     try:
-        df = load(session, path, **({"target_partition_bytes": 1} if shape == "small partitions" else {}))
+        df = load(
+            session, path, **({"target_partition_bytes": 1} if shape == "small partitions" else {})
+        )
         cached = None
         if shape == "cached":
             df = cached = df.repartition(3).cache()
@@ -198,7 +216,9 @@ def test_rows_that_something_moves_are_brought_together_and_sorted(
         elif shape == "sort":
             df = df.orderBy(F.col("id").desc())
         elif shape == "join":
-            df = df.join(session.range(ROWS).withColumnRenamed("id", "other"), F.col("id") == F.col("other"))
+            df = df.join(
+                session.range(ROWS).withColumnRenamed("id", "other"), F.col("id") == F.col("other")
+            )
         elif shape == "union":
             df = df.filter("id >= 30").unionAll(df.filter("id < 30"))
         elif shape == "map":
@@ -221,13 +241,24 @@ def test_rows_that_something_moves_are_brought_together_and_sorted(
 
 
 def test_the_option_mode_is_read_in_any_case(session: SparkSession, path: str) -> None:
-    assert backfill(load(session, path).select("_rowaddr", "a"), path, mode="BackFill").plan["exclusive"] is True
+    assert (
+        backfill(load(session, path).select("_rowaddr", "a"), path, mode="BackFill").plan[
+            "exclusive"
+        ]
+        is True
+    )
 
 
 def test_row_ids_alone_and_plain_writes_promise_nothing(session: SparkSession, path: str) -> None:
-    by_id = session.read.format("lance").option("with_row_id", True).load(path).select("_rowid", "a")
+    by_id = (
+        session.read.format("lance").option("with_row_id", True).load(path).select("_rowid", "a")
+    )
     got = backfill(by_id, path)
-    assert got.plan["exclusive"] is False and got.plan["input_columns"] == ["a"] and len(got.plan["snapshots"]) == 1
+    assert (
+        got.plan["exclusive"] is False
+        and got.plan["input_columns"] == ["a"]
+        and len(got.plan["snapshots"]) == 1
+    )
     plain = record(load(session, path).select("id"), path)
     assert plain.plan == {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
 
@@ -239,16 +270,23 @@ def test_inputs_are_the_columns_that_any_scan_of_the_table_reads(
     lance.write_dataset(pa.table({"key": range(ROWS), "elsewhere": range(ROWS)}), other_path)
     df = load(session, path).filter("text <> 't3'").select("_rowaddr", "a")
     again = session.read.format("lance").load(f"file:{path}").select(F.col("id").alias("key"))
-    joined = df.join(again, F.col("a") == F.col("key")).join(session.read.format("lance").load(other_path), "key")
+    joined = df.join(again, F.col("a") == F.col("key")).join(
+        session.read.format("lance").load(other_path), "key"
+    )
     got = backfill(joined.select("_rowaddr", F.col("elsewhere").alias("b")), path)
     assert sorted(got.plan["input_columns"]) == ["a", "id", "text"]
 
 
-def test_inputs_in_subqueries_and_behind_a_cache_are_found(session: SparkSession, path: str) -> None:
+def test_inputs_in_subqueries_and_behind_a_cache_are_found(
+    session: SparkSession, path: str
+) -> None:
     df = load(session, path)
     df.createOrReplaceTempView("inputs")
     session.read.format("lance").load(path).createOrReplaceTempView("plain_inputs")
-    got = backfill(session.sql("SELECT _rowaddr, a + (SELECT max(id) FROM plain_inputs) AS b FROM inputs"), path)
+    got = backfill(
+        session.sql("SELECT _rowaddr, a + (SELECT max(id) FROM plain_inputs) AS b FROM inputs"),
+        path,
+    )
     assert sorted(got.plan["input_columns"]) == ["a", "id"]
     cached = df.select("_rowaddr", "text").cache()
     try:
@@ -261,7 +299,10 @@ def test_inputs_in_subqueries_and_behind_a_cache_are_found(session: SparkSession
 
 def test_inputs_behind_a_checkpoint_are_not_guessed(session: SparkSession, path: str) -> None:
     df = load(session, path).select("_rowaddr", "text").localCheckpoint()
-    assert backfill(df.select("_rowaddr", F.upper("text").alias("b")), path).plan["input_columns"] is None
+    assert (
+        backfill(df.select("_rowaddr", F.upper("text").alias("b")), path).plan["input_columns"]
+        is None
+    )
 
 
 def test_addresses_of_two_versions_are_both_named(session: SparkSession, path: str) -> None:
@@ -275,7 +316,9 @@ def test_addresses_of_two_versions_are_both_named(session: SparkSession, path: s
     )
 
 
-def test_catalog_tables_tell_their_location(session: SparkSession, path: str, tmp_path: Path) -> None:
+def test_catalog_tables_tell_their_location(
+    session: SparkSession, path: str, tmp_path: Path
+) -> None:
     session.sql(f"CREATE TABLE located USING lance OPTIONS (path '{path}')")
     note = tmp_path / "note.json"
     try:
@@ -291,13 +334,17 @@ def test_a_vector_that_the_scan_gives_in_two_is_one_input_and_keeps_fragments_wh
 ) -> None:
     path = str(tmp_path / "vectors.lance")
     vectors = pa.array([[float(i)] * 32 for i in range(ROWS)], pa.list_(pa.float32(), 32))
-    lance.write_dataset(pa.table({"id": range(ROWS), "v": vectors}), path, max_rows_per_file=PER_FRAGMENT)
+    lance.write_dataset(
+        pa.table({"id": range(ROWS), "v": vectors}), path, max_rows_per_file=PER_FRAGMENT
+    )
     query = load(session, path).selectExpr("_rowaddr", "v[0] + 1 AS x")
     write_record = backfill(query, path)
     assert write_record.plan["input_columns"] == ["v"]
     assert write_record.plan["exclusive"]
     write_record.assert_by_fragment()
-    assert sorted(a for task in write_record.tasks for a in task) == [i // 20 << 32 | i % 20 for i in range(ROWS)]
+    assert sorted(a for task in write_record.tasks for a in task) == [
+        i // 20 << 32 | i % 20 for i in range(ROWS)
+    ]
 
 
 @pytest.fixture
@@ -334,13 +381,17 @@ def test_a_batch_of_long_texts_stays_below_the_limit_and_one_more_row(
     session: SparkSession, path: str, limit: Callable[..., None]
 ) -> None:
     limit(maxBytesPerBatch=50_000)
-    texts = session.range(0, 300, 1, 2).selectExpr("id", "repeat('x', cast(id * 100 AS int)) AS text")
+    texts = session.range(0, 300, 1, 2).selectExpr(
+        "id", "repeat('x', cast(id * 100 AS int)) AS text"
+    )
     write_record = record(texts, path)
     assert max(max(task) for task in write_record.bytes) < 50_000 + 2 * 30_000
     assert sum(map(sum, write_record.batches)) == 300
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     lengths=st.lists(st.integers(0, 400), max_size=60),
     bytes_of_batch=st.integers(1, 2000),
@@ -374,7 +425,9 @@ def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"answer": [json.dumps([batch.num_rows for batch in batches])]})
 
 
-def test_batches_of_statements_end_by_the_sizes_of_rows(session: SparkSession, limit: Callable[..., None]) -> None:
+def test_batches_of_statements_end_by_the_sizes_of_rows(
+    session: SparkSession, limit: Callable[..., None]
+) -> None:
     limit(maxBytesPerBatch=1600)
     rows = session.range(0, 100_000, 1, 1)
     assert json.loads(rows.mapInArrow(sizes, ANSWER_TO_ALL_ROWS).first()[0]) == [100] * 1000
@@ -382,7 +435,9 @@ def test_batches_of_statements_end_by_the_sizes_of_rows(session: SparkSession, l
 
 
 @pytest.mark.long
-def test_rows_of_all_plans_arrive(session: SparkSession, path: str, limit: Callable[..., None]) -> None:
+def test_rows_of_all_plans_arrive(
+    session: SparkSession, path: str, limit: Callable[..., None]
+) -> None:
     limit(maxBytesPerBatch=100)
     df = load(session, path)
     for query in (
@@ -402,6 +457,8 @@ def test_rows_of_all_plans_arrive(session: SparkSession, path: str, limit: Calla
 
 
 def test_a_write_that_fails_raises_the_error_of_its_row(session: SparkSession, path: str) -> None:
-    failing = load(session, path).selectExpr("id", "if(id = 30, cast(raise_error('no') AS bigint), a) AS x")
+    failing = load(session, path).selectExpr(
+        "id", "if(id = 30, cast(raise_error('no') AS bigint), a) AS x"
+    )
     with pytest.raises(PySparkException, match="no"):
         record(failing, path)

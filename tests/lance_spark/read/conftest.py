@@ -21,7 +21,14 @@ def noise(number: int) -> str:
 def make_table(table_path: str) -> MakeTable:
     """Makes a table of several fragments with deleted rows, and with rows moved into another fragment by an update."""
 
-    def make(*, rows: int = 1000, per_file: int = 300, stable: bool = True, version: str = "2.2", dirty: bool = True):
+    def make(
+        *,
+        rows: int = 1000,
+        per_file: int = 300,
+        stable: bool = True,
+        version: str = "2.2",
+        dirty: bool = True,
+    ):
         table = pa.table(
             {
                 "id": pa.array(range(rows), pa.int64()),
@@ -31,7 +38,11 @@ def make_table(table_path: str) -> MakeTable:
             }
         )
         dataset = lance.write_dataset(
-            table, table_path, max_rows_per_file=per_file, enable_stable_row_ids=stable, data_storage_version=version
+            table,
+            table_path,
+            max_rows_per_file=per_file,
+            enable_stable_row_ids=stable,
+            data_storage_version=version,
         )
         if dirty:
             dataset.delete("id % 5 = 3")

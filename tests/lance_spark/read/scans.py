@@ -18,9 +18,13 @@ from tests.lance_spark.types.oracle import demanded_schema
 def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> LanceReader:
     parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
     ref = DatasetRef.resolve(parsed)
-    schema = read_schema(ref, parsed) if spec is None else describe_scan(ref, parsed, spec)[0].schema
+    schema = (
+        read_schema(ref, parsed) if spec is None else describe_scan(ref, parsed, spec)[0].schema
+    )
     # Spark pickles the reader before the planning.
-    return pickle.loads(pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec)))
+    return pickle.loads(
+        pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec))
+    )
 
 
 def describe(path: str, spec: ScanSpec, **options: object) -> dict[str, object]:

@@ -50,18 +50,30 @@ def one_row(path: str, spec: ScanSpec, **options: object) -> dict[str, object]:
         (pa.array([1.5, NAN, None, -math.inf]), -math.inf, NAN),
         (pa.array([NAN, None, NAN], pa.float32()), NAN, NAN),
         (pa.array([True, None, False]), False, True),
-        (pa.array([Decimal("1.10"), Decimal("-9.99")], pa.decimal128(10, 2)), Decimal("-9.99"), Decimal("1.10")),
-        (pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31)]), dt.date(1, 1, 1), dt.date(9999, 12, 31)),
+        (
+            pa.array([Decimal("1.10"), Decimal("-9.99")], pa.decimal128(10, 2)),
+            Decimal("-9.99"),
+            Decimal("1.10"),
+        ),
+        (
+            pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+            dt.date(1, 1, 1),
+            dt.date(9999, 12, 31),
+        ),
         (pa.array([1 << 63, 0], pa.uint64()), Decimal(0), Decimal(1 << 63)),
     ],
     ids=lambda v: str(v.type) if isinstance(v, pa.Array) else "",
 )
-def test_least_and_greatest_are_those_of_spark(table_path: str, values: pa.Array, low: object, high: object):
+def test_least_and_greatest_are_those_of_spark(
+    table_path: str, values: pa.Array, low: object, high: object
+):
     lance.write_dataset(pa.table({"v": values}), table_path, max_rows_per_file=2)
     row = one_row(table_path, spec_for("v"))
     assert (row["n"], row["c"]) == (len(values), len(values) - values.null_count)
     for got, expected in ((row["lo"], low), (row["hi"], high)):
-        assert got == expected or (isinstance(expected, float) and math.isnan(expected) and math.isnan(got))
+        assert got == expected or (
+            isinstance(expected, float) and math.isnan(expected) and math.isnan(got)
+        )
 
 
 def test_results_of_partitions_and_batches_add_up(make_table: MakeTable, table_path: str):
@@ -100,7 +112,9 @@ def test_a_count_with_a_filter_counts_what_passes(make_table: MakeTable, table_p
     assert sum(read(table_path, pushed)["n"].to_pylist()) == expected
 
 
-def test_an_aggregate_above_a_filter_that_lance_cannot_apply_is_refused(make_table: MakeTable, table_path: str):
+def test_an_aggregate_above_a_filter_that_lance_cannot_apply_is_refused(
+    make_table: MakeTable, table_path: str
+):
     make_table()
     with pytest.raises(ValueError, match="above a filter that Lance cannot apply"):
         read(table_path, dataclasses.replace(COUNT, filtered=True))
@@ -179,12 +193,17 @@ def test_partial_results_of_groups_add_up(
         assert sum(row["c"] or 0 for row in results) == len(given_values)
         for name, whole in (("s", sum), ("lo", min), ("hi", max)):
             parts = [row[name] for row in results if row[name] is not None]
-            assert (whole(parts) if parts else None) == (whole(given_values) if given_values else None)
+            assert (whole(parts) if parts else None) == (
+                whole(given_values) if given_values else None
+            )
 
 
 def test_as_many_groups_as_rows_are_not_grouped_for_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(grouped, "_GROUPED_ROWS", (4, 8))
-    calls = (AggregateCall(fn="group", column="k", name="k"), AggregateCall(fn="count_star", column=None, name="n"))
+    calls = (
+        AggregateCall(fn="group", column="k", name="k"),
+        AggregateCall(fn="count_star", column=None, name="n"),
+    )
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
     def results(keys: list[int]) -> list[int]:

@@ -8,7 +8,15 @@ import re
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -25,7 +33,10 @@ from tests.lance_spark.read.scans import describe, make_reader, read
 
 def test_columns_come_in_the_order_of_the_option(make_table: MakeTable, table_path: str):
     make_table()
-    assert read(table_path, columns="word,id", limit=2).to_pydict() == {"word": [None, "word-1"], "id": [0, 1]}
+    assert read(table_path, columns="word,id", limit=2).to_pydict() == {
+        "word": [None, "word-1"],
+        "id": [0, 1],
+    }
 
 
 def test_a_name_may_differ_in_case_where_only_one_column_is_meant(table_path: str):
@@ -47,7 +58,9 @@ def test_a_column_that_is_named_twice_in_different_cases_is_refused(
     assert (caught.value.option, caught.value.value) == ("columns", names)
 
 
-def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left_out(table_path: str):
+def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left_out(
+    table_path: str,
+):
     lance.write_dataset(pa.table({"a`b": [1, 2], "c": [3, 4]}), table_path)
     for options in ({}, {"columns": "a`b"}):
         with pytest.raises(
@@ -64,7 +77,9 @@ def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left
 
 def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, table_path: str):
     make_table()
-    with pytest.raises(ColumnNotFoundError, match=r"Column 'wrod' does not exist .* Did you mean 'word'\?") as caught:
+    with pytest.raises(
+        ColumnNotFoundError, match=r"Column 'wrod' does not exist .* Did you mean 'word'\?"
+    ) as caught:
         read(table_path, columns="id,wrod")
     assert caught.value.column == "wrod"
 
@@ -97,7 +112,9 @@ def test_an_empty_list_that_is_only_quoted_is_no_list(make_table: MakeTable, tab
     make_reader(table_path, filter="word = 'IN ()' OR id IN (1) -- IN ()")
 
 
-def test_row_ids_and_addresses_are_signed_and_carry_their_snapshot(make_table: MakeTable, table_path: str):
+def test_row_ids_and_addresses_are_signed_and_carry_their_snapshot(
+    make_table: MakeTable, table_path: str
+):
     dataset = make_table()
     got = read(table_path, with_row_id=True, with_row_address=True, columns="id")
     expected = dataset.scanner(columns=["id", "_rowid", "_rowaddr"]).to_table()
@@ -107,10 +124,16 @@ def test_row_ids_and_addresses_are_signed_and_carry_their_snapshot(make_table: M
     for name in ("_rowid", "_rowaddr"):
         assert (schema[name].dataType, schema[name].nullable) == (LongType(), False)
         assert json.loads(schema[name].metadata["lance.table"])["version"] == dataset.version
-    assert all("lance.table" not in (f.metadata or {}) for f in schema.fields if not f.name.startswith("_row"))
+    assert all(
+        "lance.table" not in (f.metadata or {})
+        for f in schema.fields
+        if not f.name.startswith("_row")
+    )
 
 
-def test_row_versions_are_columns_only_of_tables_that_keep_them(make_table: MakeTable, table_path: str):
+def test_row_versions_are_columns_only_of_tables_that_keep_them(
+    make_table: MakeTable, table_path: str
+):
     dataset = make_table()
     names = ["_row_created_at_version", "_row_last_updated_at_version"]
     got = read(table_path, with_row_versions=True)
@@ -122,7 +145,10 @@ def test_row_versions_are_columns_only_of_tables_that_keep_them(make_table: Make
 
 
 def test_an_address_beyond_bigint_is_refused_by_name():
-    assert _signed(pa.array([0, (1 << 63) - 1], pa.uint64()), "_rowid").to_pylist() == [0, (1 << 63) - 1]
+    assert _signed(pa.array([0, (1 << 63) - 1], pa.uint64()), "_rowid").to_pylist() == [
+        0,
+        (1 << 63) - 1,
+    ]
     with pytest.raises(ValueConversionError, match="_rowid is 2\\^63 or more"):
         _signed(pa.array([5, 1 << 63], pa.uint64()), "_rowid")
 
@@ -185,7 +211,9 @@ def test_a_struct_is_read_whole_where_a_wanted_field_has_a_backtick_in_its_name(
     rows = [{"a`b": 1, "in": {"`": 2, "x": 3}, "y": 4}, None]
     lance.write_dataset(pa.table({"s": pa.array(rows)}), table_path)
     direct = ScanSpec(columns=struct(s=StructType([StructField("a`b", A)])))
-    deeper = ScanSpec(columns=struct(s=StructType([StructField("in", StructType([StructField("`", A)]))])))
+    deeper = ScanSpec(
+        columns=struct(s=StructType([StructField("in", StructType([StructField("`", A)]))]))
+    )
     only_y = ScanSpec(columns=struct(s=struct(y=A)))
     assert read(table_path, direct)["s"].to_pylist() == [{"a`b": 1}, None]
     assert read(table_path, deeper)["s"].to_pylist() == [{"in": {"`": 2}}, None]
@@ -234,7 +262,11 @@ def test_a_blob_reads_as_bytes_or_as_a_descriptor(blob_path: str, text: str | No
     as_bytes = read(blob_path, blob_handling="bytes", **options)
     assert as_bytes.to_pydict() == {"id": keep, "b": [BLOBS[i] for i in keep]}
     assert make_reader(blob_path, blob_handling="bytes").schema["b"].dataType == BinaryType()
-    if text is not None and "NULL" in text and lance.dataset(blob_path).data_storage_version == "2.0":
+    if (
+        text is not None
+        and "NULL" in text
+        and lance.dataset(blob_path).data_storage_version == "2.0"
+    ):
         # Lance reports no blob as NULL there.
         with pytest.raises(FilterError, match="blob_handling to bytes"):
             read(blob_path, **options)
@@ -248,7 +280,9 @@ def test_a_blob_reads_as_bytes_or_as_a_descriptor(blob_path: str, text: str | No
 
 
 def test_a_descriptor_scan_does_not_count_the_bytes_of_blobs(blob_path: str):
-    small, large = (describe(blob_path, ScanSpec(), blob_handling=h)["bytes"] for h in ("descriptor", "bytes"))
+    small, large = (
+        describe(blob_path, ScanSpec(), blob_handling=h)["bytes"] for h in ("descriptor", "bytes")
+    )
     assert small < 500
     assert 5000 < large < 15_000
 
@@ -263,4 +297,9 @@ def test_a_pruned_scan_of_a_column_that_is_gone_is_an_error(make_table: MakeTabl
 
 def test_parentheses_in_quotes_are_no_parentheses(make_table: MakeTable, table_path: str):
     make_table()
-    assert read(table_path, filter="word <> ')' AND (word <> '((' OR word = 'it''s)') -- :)", limit=1).num_rows == 1
+    assert (
+        read(
+            table_path, filter="word <> ')' AND (word <> '((' OR word = 'it''s)') -- :)", limit=1
+        ).num_rows
+        == 1
+    )

@@ -23,7 +23,9 @@ def data_file(path: str, fragment: int) -> Path:
     return Path(path, "data", lance.dataset(path).get_fragment(fragment).metadata.files[0].path)
 
 
-@pytest.mark.parametrize("target", ["60000", "128m"], ids=["one fragment a partition", "all in one partition"])
+@pytest.mark.parametrize(
+    "target", ["60000", "128m"], ids=["one fragment a partition", "all in one partition"]
+)
 @pytest.mark.parametrize("damage", ["missing", "truncated", "header", "empty"])
 def test_a_damaged_file_is_an_error_that_names_its_fragment(
     make_table: MakeTable, table_path: str, damage: str, target: str
@@ -35,7 +37,11 @@ def test_a_damaged_file_is_an_error_that_names_its_fragment(
         file.unlink()
     else:
         file.write_bytes(
-            {"truncated": whole[: len(whole) // 2], "header": b"\xab" * 300 + whole[300:], "empty": b""}[damage]
+            {
+                "truncated": whole[: len(whole) // 2],
+                "header": b"\xab" * 300 + whole[300:],
+                "empty": b"",
+            }[damage]
         )
     with pytest.raises(TableUnreadableError, match="fragment") as caught:
         read(table_path, target_partition_bytes=target)
@@ -94,7 +100,9 @@ def test_a_panic_while_sizes_are_measured_only_makes_them_estimates(
     rows = read(table_path)
 
     def explode(*_args: object, **_options: object) -> None:
-        raise type("PanicException", (BaseException,), {})("called `Option::unwrap()` on a `None` value")
+        raise type("PanicException", (BaseException,), {})(
+            "called `Option::unwrap()` on a `None` value"
+        )
 
     sizes._statistics.cache_clear()
     monkeypatch.setattr(LanceFileSession, "open_reader", explode)

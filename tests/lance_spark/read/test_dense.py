@@ -32,14 +32,19 @@ COLUMNS = StructType(
 
 
 @given(
-    vectors=st.lists(st.none() | st.lists(st.none() | st.floats(width=32, allow_nan=False), max_size=4), max_size=12),
+    vectors=st.lists(
+        st.none() | st.lists(st.none() | st.floats(width=32, allow_nan=False), max_size=4),
+        max_size=12,
+    ),
     start=st.integers(0, 4),
     stop=st.integers(5, 12),
 )
 def test_each_vector_is_in_one_column_and_the_first_has_no_null_element(
     vectors: list[list[float | None] | None], start: int, stop: int
 ) -> None:
-    batch = pa.record_batch({"v": pa.array(vectors, pa.list_(pa.float32())), "i": range(len(vectors))})
+    batch = pa.record_batch(
+        {"v": pa.array(vectors, pa.list_(pa.float32())), "i": range(len(vectors))}
+    )
     halves = split_batch(batch.slice(start, max(0, stop - start)), ["v"])
     halves.validate(full=True)
     expected = vectors[start:stop]
@@ -47,12 +52,16 @@ def test_each_vector_is_in_one_column_and_the_first_has_no_null_element(
     assert not halves.schema.field("v").type.value_field.nullable
     whole = [v if v is not None and None not in v else None for v in expected]
     assert halves.column(0).to_pylist() == whole
-    assert halves.column(2).to_pylist() == [v if v is not None and None in v else None for v in expected]
+    assert halves.column(2).to_pylist() == [
+        v if v is not None and None in v else None for v in expected
+    ]
 
 
 def test_hidden_elements_of_a_null_row_do_not_matter() -> None:
     values = pa.array([1.0, None, 2.0, 3.0], pa.float32())
-    column = pa.ListArray.from_arrays(pa.array([0, 2, 4], pa.int32()), values, mask=pa.array([True, False]))
+    column = pa.ListArray.from_arrays(
+        pa.array([0, 2, 4], pa.int32()), values, mask=pa.array([True, False])
+    )
     halves = split_batch(pa.record_batch({"v": column}), ["v"])
     assert halves.to_pydict() == {"v": [None, [2.0, 3.0]], "v" + SUFFIX: [None, None]}
 
@@ -127,12 +136,16 @@ QUERIES: dict[str, Any] = {
     "filtered by it": lambda df: df.where("v[0] IS NULL AND v IS NOT NULL").select("id", "v"),
     "filtered": lambda df: df.where("id > 5 AND id < 12"),
     "limited": lambda df: df.orderBy("id").limit(3),
-    "elements": lambda df: df.select("id", F.explode("v").alias("e")).groupBy("id").agg(F.count("e"), F.sum("e")),
+    "elements": lambda df: (
+        df.select("id", F.explode("v").alias("e")).groupBy("id").agg(F.count("e"), F.sum("e"))
+    ),
     "sizes": lambda df: df.select(F.size("v"), F.array_contains("w", 3)),
     "joined with itself": lambda df: df.alias("a").join(df.alias("b"), "id").select("a.v", "b.w"),
     "united": lambda df: df.select("v").union(df.where("id < 3").select("v")),
     "grouped": lambda df: df.groupBy("v").count(),
-    "computed": lambda df: df.select(F.transform("v", lambda x: F.coalesce(x, F.lit(-1.0))).alias("y")),
+    "computed": lambda df: df.select(
+        F.transform("v", lambda x: F.coalesce(x, F.lit(-1.0))).alias("y")
+    ),
     "sub-query": lambda df: df.where(F.col("id").isin(1, 2)).select("v", "w").distinct(),
 }
 
@@ -151,9 +164,13 @@ def test_every_vector_comes_back_as_it_was_written(spark: SparkSession, path: st
 
 
 @pytest.mark.long
-def test_a_backfill_from_a_vector_gives_the_values_of_its_rows(spark: SparkSession, path: str) -> None:
+def test_a_backfill_from_a_vector_gives_the_values_of_its_rows(
+    spark: SparkSession, path: str
+) -> None:
     df = load(spark, path, with_row_address=True)
-    sums = F.aggregate("v", F.lit(0.0), lambda total, x: total + F.coalesce(x.cast("double"), F.lit(0.0)))
+    sums = F.aggregate(
+        "v", F.lit(0.0), lambda total, x: total + F.coalesce(x.cast("double"), F.lit(0.0))
+    )
     query = df.select("_rowaddr", sums.alias("total"))
     query.write.format("lance").mode("append").option("mode", "backfill").save(path)
     totals = {
@@ -161,4 +178,6 @@ def test_a_backfill_from_a_vector_gives_the_values_of_its_rows(spark: SparkSessi
         for i in range(16)
         if i != 4
     }
-    assert {row.id: row.total for row in load(spark, path).select("id", "total").collect()} == totals
+    assert {
+        row.id: row.total for row in load(spark, path).select("id", "total").collect()
+    } == totals

@@ -74,14 +74,22 @@ IMPORTS = "import pyspark.worker, time; s = time.process_time(); import pandas, 
 def planned(tmp_path: Path) -> Path:
     """The file of a planned read, as the planner rule passes it to Spark."""
     lance.write_dataset(pa.table({"a": [1, 2, 3]}), tmp_path / "t.lance")
-    empty = {"columns": None, "predicate": None, "limit": None, "aggregate": None, "whole_fragments": False}
+    empty = {
+        "columns": None,
+        "predicate": None,
+        "limit": None,
+        "aggregate": None,
+        "whole_fragments": False,
+    }
     answer = plan_scan({"options": {"path": str(tmp_path / "t.lance")}, "pin": None, "spec": empty})
     (tmp_path / "read").write_bytes(zlib.decompress(base64.b64decode(answer["read"])))
     return tmp_path / "read"
 
 
 def first_batch(planned: Path, how: str) -> tuple[set[str], float]:
-    run = subprocess.run([sys.executable, "-c", WORKER, planned, how], capture_output=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", WORKER, planned, how], capture_output=True, check=True
+    )
     rows, modules, seconds = json.loads(run.stdout.splitlines()[-1])
     assert rows == 3
     return set(modules), seconds
@@ -99,7 +107,9 @@ def test_a_worker_imports_only_modules_needed_for_reads(planned: Path):
     assert ours == OURS
     assert packages(modules) <= {*THIRD_PARTY, "lance_spark"}
     assert len([name for name in modules if name.startswith("lance_spark")]) <= 42
-    least = float(subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True).stdout)
+    least = float(
+        subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True).stdout
+    )
     assert seconds < 1.6 * least + 0.1
 
 

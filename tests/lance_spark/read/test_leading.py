@@ -24,19 +24,25 @@ Vectors = list[list[float | None] | None]
 
 @given(
     st.lists(
-        st.none() | st.lists(st.none() | st.floats(width=32, allow_nan=False), min_size=4, max_size=4), max_size=12
+        st.none()
+        | st.lists(st.none() | st.floats(width=32, allow_nan=False), min_size=4, max_size=4),
+        max_size=12,
     ),
     st.integers(1, 4),
     st.integers(0, 6),
 )
 def test_shortened_vectors_are_their_leading_elements(vectors: Vectors, elements: int, start: int):
-    batch = pa.record_batch({"v": pa.array(vectors, pa.list_(pa.float32(), 4)), "i": range(len(vectors))})
+    batch = pa.record_batch(
+        {"v": pa.array(vectors, pa.list_(pa.float32(), 4)), "i": range(len(vectors))}
+    )
     schema = prefix_schema(batch.schema, {"v": elements})
     assert schema.field("v").type == pa.list_(pa.float32(), elements)
     pieces = [batch.slice(0, start), batch.slice(start)]
     rows = pa.Table.from_batches(take_prefixes(pieces, schema, {"v": elements}), schema)
     rows.validate(full=True)
-    assert rows["v"].to_pylist() == [None if vector is None else vector[:elements] for vector in vectors]
+    assert rows["v"].to_pylist() == [
+        None if vector is None else vector[:elements] for vector in vectors
+    ]
     assert rows["i"].to_pylist() == list(range(len(vectors)))
 
 
@@ -49,14 +55,17 @@ def test_vectors_are_shortened_to_half_at_most():
 @pytest.fixture
 def table(spark: SparkSession, plain_spark: SparkSession, table_path: str) -> str:
     vectors: Vectors = [
-        None if row % 5 == 1 else [None if (row + place) % 7 == 0 else row + place / 8 for place in range(SIZE)]
+        None
+        if row % 5 == 1
+        else [None if (row + place) % 7 == 0 else row + place / 8 for place in range(SIZE)]
         for row in range(40)
     ]
     columns = {
         "id": pa.array(range(40), pa.int64()),
         "v": pa.array(vectors, pa.list_(pa.float32(), SIZE)),
         "h": pa.array(
-            [vector and [0 if x is None else int(x) for x in vector] for vector in vectors], pa.list_(pa.int16(), SIZE)
+            [vector and [0 if x is None else int(x) for x in vector] for vector in vectors],
+            pa.list_(pa.int16(), SIZE),
         ),
         "l": pa.array(vectors, pa.list_(pa.float32())),
     }
@@ -92,7 +101,10 @@ def test_queries_give_the_same_as_without_the_rule(
     quick, slow = spark.sql(query), plain_spark.sql(query)
     assert quick.schema == slow.schema
     assert sorted(map(repr, quick.collect())) == sorted(map(repr, slow.collect()))
-    assert QUERIES[query] in quick._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan().description()
+    assert (
+        QUERIES[query]
+        in quick._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan().description()
+    )
 
 
 def test_the_size_of_no_vector_is_what_the_session_says(spark: SparkSession, table: str):
@@ -104,22 +116,34 @@ def test_the_size_of_no_vector_is_what_the_session_says(spark: SparkSession, tab
         spark.conf.unset("spark.sql.legacy.sizeOfNull")
         spark.conf.unset("spark.sql.ansi.enabled")
     assert sizes == [(-1,), (SIZE,)]
-    assert spark.sql("SELECT DISTINCT size(v) AS n FROM leading ORDER BY n").collect() == [(None,), (SIZE,)]
+    assert spark.sql("SELECT DISTINCT size(v) AS n FROM leading ORDER BY n").collect() == [
+        (None,),
+        (SIZE,),
+    ]
 
 
-def test_an_element_beyond_the_end_fails_as_it_does_without_the_rule(spark: SparkSession, table: str):
+def test_an_element_beyond_the_end_fails_as_it_does_without_the_rule(
+    spark: SparkSession, table: str
+):
     with pytest.raises(PySparkException, match="INVALID_ARRAY_INDEX"):
         spark.sql("SELECT v[16] FROM leading").collect()
 
 
 @pytest.mark.parametrize(
-    "change", [lambda df: df.where("v[1] > 3"), lambda df: df.limit(30), lambda df: df.orderBy("id")]
+    "change",
+    [lambda df: df.where("v[1] > 3"), lambda df: df.limit(30), lambda df: df.orderBy("id")],
 )
 def test_dataframes_that_use_elements_further_up(
-    spark: SparkSession, plain_spark: SparkSession, table: str, change: Callable[[DataFrame], DataFrame]
+    spark: SparkSession,
+    plain_spark: SparkSession,
+    table: str,
+    change: Callable[[DataFrame], DataFrame],
 ):
     quick, slow = (
-        change(session.table("leading")).groupBy().agg(F.sum(F.col("v")[0]), F.max(F.size("v"))).collect()
+        change(session.table("leading"))
+        .groupBy()
+        .agg(F.sum(F.col("v")[0]), F.max(F.size("v")))
+        .collect()
         for session in (spark, plain_spark)
     )
     assert quick == slow

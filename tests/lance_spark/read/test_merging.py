@@ -31,7 +31,11 @@ def test_no_row_is_lost_or_moved_and_no_batch_grows_too_big(sizes: list[int], ro
 
 
 def test_many_small_batches_become_few():
-    assert [b.num_rows for b in merged(batches_of([10] * 100), 400, clock=lambda: 0.0)] == [400, 400, 200]
+    assert [b.num_rows for b in merged(batches_of([10] * 100), 400, clock=lambda: 0.0)] == [
+        400,
+        400,
+        200,
+    ]
 
 
 def test_a_batch_of_half_the_rows_is_passed_on_as_it_is():
@@ -51,7 +55,9 @@ def test_batches_of_many_bytes_are_not_put_together():
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_batches_whose_dictionaries_have_no_room_for_each_others_values_are_passed_on_one_by_one(nested: bool):
+def test_batches_whose_dictionaries_have_no_room_for_each_others_values_are_passed_on_one_by_one(
+    nested: bool,
+):
     kind = pa.dictionary(pa.int8(), pa.string())
     batches = []
     for number in range(3):
@@ -59,4 +65,6 @@ def test_batches_whose_dictionaries_have_no_room_for_each_others_values_are_pass
         array = pa.StructArray.from_arrays([column], ["d"]) if nested else column
         batches.append(pa.record_batch({"c": array}))
     got = list(merged(batches, 1000, clock=lambda: 0.0))
-    assert [row for b in got for row in b.to_pylist()] == [row for b in batches for row in b.to_pylist()]
+    assert [row for b in got for row in b.to_pylist()] == [
+        row for b in batches for row in b.to_pylist()
+    ]

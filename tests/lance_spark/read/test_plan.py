@@ -22,11 +22,17 @@ def fragment_sizes(draw: st.DrawFn) -> list[FragmentSize]:
     sizes = []
     for number in sorted(draw(st.sets(st.integers(0, 200), max_size=30))):
         live = draw(st.integers(1, 20_000))
-        sizes.append(FragmentSize(number, live + draw(st.integers(0, 5000)), live, draw(st.integers(0, 3000)) * 1000))
+        sizes.append(
+            FragmentSize(
+                number, live + draw(st.integers(0, 5000)), live, draw(st.integers(0, 3000)) * 1000
+            )
+        )
     return sizes
 
 
-def spans(tasks: list[ScanTask], sizes: list[FragmentSize], *, physical: bool) -> list[tuple[int, int, int]]:
+def spans(
+    tasks: list[ScanTask], sizes: list[FragmentSize], *, physical: bool
+) -> list[tuple[int, int, int]]:
     rows = {f.fragment_id: f.physical_rows if physical else f.live_rows for f in sizes}
     row_spans = []
     for task in tasks:
@@ -40,7 +46,9 @@ def spans(tasks: list[ScanTask], sizes: list[FragmentSize], *, physical: bool) -
 
 @settings(deadline=None)
 @given(fragment_sizes(), st.integers(1000, 5_000_000), st.integers(1, 64), st.booleans())
-def test_every_row_is_in_exactly_one_partition_and_in_the_order_of_the_table(sizes, target, parallelism, physical):
+def test_every_row_is_in_exactly_one_partition_and_in_the_order_of_the_table(
+    sizes, target, parallelism, physical
+):
     rule = CutRule(target_bytes=target, parallelism=parallelism, physical=physical)
     covered = {f.fragment_id: 0 for f in sizes}
     for number, start, stop in spans(plan_scan_tasks(sizes, rule), sizes, physical=physical):
@@ -78,7 +86,9 @@ def test_whole_fragments_are_never_cut(sizes, target):
 
 
 def test_a_huge_fragment_becomes_ranges_of_equal_length():
-    tasks = plan_scan_tasks([FragmentSize(7, 10_000_000, 10_000_000, 1024 * MIB)], CutRule(target_bytes=128 * MIB))
+    tasks = plan_scan_tasks(
+        [FragmentSize(7, 10_000_000, 10_000_000, 1024 * MIB)], CutRule(target_bytes=128 * MIB)
+    )
     assert len(tasks) == 8
     assert {task.fragments for task in tasks} == {(7,)}
     lengths = [task.stop - task.start for task in tasks]
@@ -87,7 +97,9 @@ def test_a_huge_fragment_becomes_ranges_of_equal_length():
 
 def test_narrow_rows_are_cut_by_their_number():
     rows = 10 * MAX_PARTITION_ROWS
-    tasks = plan_scan_tasks([FragmentSize(0, rows, rows, rows // 8)], CutRule(target_bytes=1024 * MIB))
+    tasks = plan_scan_tasks(
+        [FragmentSize(0, rows, rows, rows // 8)], CutRule(target_bytes=1024 * MIB)
+    )
     assert len(tasks) >= 10
     assert max(task.rows for task in tasks) <= MAX_PARTITION_ROWS + 4096
 

@@ -16,7 +16,14 @@ from lance_spark.dataset import forget_open_datasets
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.planning.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
-from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
+from tests.lance_spark.read.scans import (
+    count,
+    describe,
+    make_reader,
+    partitions,
+    read,
+    read_partitions,
+)
 
 pytestmark = pytest.mark.sample(4, tests=2)
 
@@ -49,7 +56,12 @@ def lance_ids(path: str, **scan: object) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "version", [pytest.param("2.0", marks=pytest.mark.long), pytest.param("2.1", marks=pytest.mark.long), "2.2"]
+    "version",
+    [
+        pytest.param("2.0", marks=pytest.mark.long),
+        pytest.param("2.1", marks=pytest.mark.long),
+        "2.2",
+    ],
 )
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("indexed", [True, False])
@@ -80,28 +92,42 @@ def test_a_fragment_is_cut_into_ranges_where_it_is_big(make_table: MakeTable, ta
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_a_range_with_a_filter_looks_only_at_its_own_rows(make_table: MakeTable, table_path: str, stable: bool):
+def test_a_range_with_a_filter_looks_only_at_its_own_rows(
+    make_table: MakeTable, table_path: str, stable: bool
+):
     """Counting rows after the filter would give the same rows in all, and read the whole fragment for every range."""
     make_table(stable=stable)
-    reader = make_reader(table_path, filter="even", with_row_address=True, target_partition_bytes=5000)
+    reader = make_reader(
+        table_path, filter="even", with_row_address=True, target_partition_bytes=5000
+    )
     for task in partitions(reader):
-        offsets = [a & 0xFFFFFFFF for batch in reader.read(task) for a in batch["_rowaddr"].to_pylist()]
+        offsets = [
+            a & 0xFFFFFFFF for batch in reader.read(task) for a in batch["_rowaddr"].to_pylist()
+        ]
         assert all(task.start <= offset < task.stop for offset in offsets if task.start is not None)
 
 
 def test_legacy_files_are_read_with_and_without_a_filter(make_table: MakeTable, table_path: str):
     make_table(version="legacy", dirty=False)
     assert ids(read(table_path, target_partition_bytes=5000)) == list(range(1000))
-    assert ids(read(table_path, target_partition_bytes=5000, filter="id % 3 = 0")) == list(range(0, 1000, 3))
+    assert ids(read(table_path, target_partition_bytes=5000, filter="id % 3 = 0")) == list(
+        range(0, 1000, 3)
+    )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
-def test_a_limit_gives_exactly_the_first_rows_of_the_table(dirty_table, table_path: str, data: st.DataObject):
+def test_a_limit_gives_exactly_the_first_rows_of_the_table(
+    dirty_table, table_path: str, data: st.DataObject
+):
     limit = data.draw(st.integers(0, 1100))
     text = data.draw(st.sampled_from([None, *FILTERS]))
     target = data.draw(st.sampled_from([3000, 50_000, 1 << 27]))
-    options = {"limit": limit, "target_partition_bytes": target} | ({} if text is None else {"filter": text})
+    options = {"limit": limit, "target_partition_bytes": target} | (
+        {} if text is None else {"filter": text}
+    )
     expected = lance_ids(table_path, filter=text)[:limit]
     assert ids(read(table_path, **options)) == expected
     # The option `limit` applies before Spark's filter, so Spark's filter must not be pushed below the limit.
@@ -109,7 +135,9 @@ def test_a_limit_gives_exactly_the_first_rows_of_the_table(dirty_table, table_pa
     assert ids(read(table_path, pushed, **options)) == expected
 
 
-def test_a_limit_of_spark_bounds_each_partition_and_prunes_the_rest(make_table: MakeTable, table_path: str):
+def test_a_limit_of_spark_bounds_each_partition_and_prunes_the_rest(
+    make_table: MakeTable, table_path: str
+):
     make_table()
     spec = ScanSpec(columns=ID, limit=7)
     assert ids(read(table_path, spec, target_partition_bytes=3000)) == lance_ids(table_path)[:7]
@@ -120,11 +148,19 @@ def test_a_limit_of_spark_bounds_each_partition_and_prunes_the_rest(make_table: 
 
 
 @pytest.mark.parametrize("sql", ["id > 900", None])
-def test_a_limit_of_spark_above_its_own_filter_is_not_applied(make_table: MakeTable, table_path: str, sql: str | None):
+def test_a_limit_of_spark_above_its_own_filter_is_not_applied(
+    make_table: MakeTable, table_path: str, sql: str | None
+):
     """Lance's rows are a superset of Spark's: the first seven need not contain seven rows that pass Spark's filter."""
     make_table()
     spec = ScanSpec.parse(
-        {"columns": None, "predicate": {"op": "lit"}, "limit": 7, "aggregate": None, "whole_fragments": False}
+        {
+            "columns": None,
+            "predicate": {"op": "lit"},
+            "limit": 7,
+            "aggregate": None,
+            "whole_fragments": False,
+        }
     )
     spec = dataclasses.replace(spec, predicate=None, filter_sql=sql)
     assert ids(read(table_path, spec)) == lance_ids(table_path, filter=sql)
@@ -144,20 +180,33 @@ def test_whole_fragments_arrive_in_one_partition_each(make_table: MakeTable, tab
     make_table()
     spec = ScanSpec(columns=None, whole_fragments=True)
     for options in ({}, {"filter": "even"}):
-        parts = read_partitions(table_path, spec, target_partition_bytes=3000, with_row_address=True, **options)
+        parts = read_partitions(
+            table_path, spec, target_partition_bytes=3000, with_row_address=True, **options
+        )
         homes = [{address >> 32 for address in part["_rowaddr"].to_pylist()} for part in parts]
         assert sum(map(len, homes)) == len(set().union(*homes)) > 3
-    assert describe(table_path, ScanSpec(columns=None), target_partition_bytes=3000)["splits"] is True
+    assert (
+        describe(table_path, ScanSpec(columns=None), target_partition_bytes=3000)["splits"] is True
+    )
     assert describe(table_path, spec, target_partition_bytes=3000)["splits"] is False
 
 
 def test_both_filters_hold_whatever_is_in_them(make_table: MakeTable, table_path: str):
     make_table()
     pushed = dataclasses.replace(PUSHED, filter_sql="id < 10 OR id = 500")
-    assert ids(read(table_path, pushed, filter="even OR id = 7 -- a comment")) == [0, 2, 4, 6, 7, 500]
+    assert ids(read(table_path, pushed, filter="even OR id = 7 -- a comment")) == [
+        0,
+        2,
+        4,
+        6,
+        7,
+        500,
+    ]
 
 
-def test_a_pushed_filter_that_lance_refuses_is_left_to_spark(make_table: MakeTable, table_path: str, caplog):
+def test_a_pushed_filter_that_lance_refuses_is_left_to_spark(
+    make_table: MakeTable, table_path: str, caplog
+):
     make_table()
     pushed = dataclasses.replace(PUSHED, filter_sql="no_such_function(id)")
     assert ids(read(table_path, pushed)) == lance_ids(table_path)
@@ -183,7 +232,9 @@ def test_rows_that_no_index_covers_are_found(make_table: MakeTable, table_path: 
     assert {n for t in partitions(make_reader(table_path, spec)) for n in t.fragments} == {0, 5}
 
 
-def test_an_index_that_finds_too_much_is_not_asked_by_every_task(make_table: MakeTable, table_path: str, monkeypatch):
+def test_an_index_that_finds_too_much_is_not_asked_by_every_task(
+    make_table: MakeTable, table_path: str, monkeypatch
+):
     monkeypatch.setattr("lance_spark.read.filtering.MAX_INDEX_MATCHES", 10)
     ask_index.cache_clear()
     dataset = make_table(dirty=False)
@@ -204,7 +255,9 @@ def test_an_index_serves_a_scan_of_few_rows(make_table: MakeTable, table_path: s
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_only_the_driver_searches_the_index_of_a_look_up(make_table: MakeTable, table_path: str, stable: bool):
+def test_only_the_driver_searches_the_index_of_a_look_up(
+    make_table: MakeTable, table_path: str, stable: bool
+):
     dataset = make_table(stable=stable)
     dataset.create_scalar_index("id", "BTREE")
     text = "id IN (7, 450, 777, 778)"
@@ -212,18 +265,22 @@ def test_only_the_driver_searches_the_index_of_a_look_up(make_table: MakeTable, 
     tasks = partitions(reader)
     shutil.rmtree(f"{table_path}/_indices")
     forget_open_datasets()
-    assert [row for task in tasks for batch in reader.read(task) for row in batch["id"].to_pylist()] == lance_ids(
-        table_path, filter=text, use_scalar_index=False
-    )
+    assert [
+        row for task in tasks for batch in reader.read(task) for row in batch["id"].to_pylist()
+    ] == lance_ids(table_path, filter=text, use_scalar_index=False)
 
 
-def test_many_matches_of_an_index_are_searched_by_the_tasks(make_table: MakeTable, table_path: str, monkeypatch):
+def test_many_matches_of_an_index_are_searched_by_the_tasks(
+    make_table: MakeTable, table_path: str, monkeypatch
+):
     monkeypatch.setattr("lance_spark.read.filtering.MAX_MASKED_MATCHES", 9)
     dataset = make_table(dirty=False)
     dataset.create_scalar_index("id", "BTREE")
     for matches in (9, 10):
         tasks = partitions(make_reader(table_path, filter=f"id < {matches}"))
-        assert [(task.use_index, task.mask is None) for task in tasks] == [(matches == 10, matches == 10)]
+        assert [(task.use_index, task.mask is None) for task in tasks] == [
+            (matches == 10, matches == 10)
+        ]
         assert ids(read(table_path, filter=f"id < {matches}")) == list(range(matches))
 
 
@@ -236,7 +293,9 @@ def test_a_filter_that_an_index_answers_in_part_is_right(make_table: MakeTable, 
     )
 
 
-def test_a_scan_without_columns_counts_rows_without_reading_them(make_table: MakeTable, table_path: str):
+def test_a_scan_without_columns_counts_rows_without_reading_them(
+    make_table: MakeTable, table_path: str
+):
     make_table()
     empty = ScanSpec(columns=StructType([]))
     assert count(table_path, empty) == len(lance_ids(table_path))
@@ -253,7 +312,9 @@ def test_an_empty_table_gives_no_rows(table_path: str):
     assert count(table_path, ScanSpec(columns=StructType([]))) == 0
 
 
-def test_batches_are_neither_tiny_nor_above_the_option(make_table: MakeTable, table_path: str, monkeypatch):
+def test_batches_are_neither_tiny_nor_above_the_option(
+    make_table: MakeTable, table_path: str, monkeypatch
+):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     monkeypatch.setattr("lance_spark.read.scan.MERGE_S", 600)
     make_table(rows=1000, per_file=10, dirty=False)
@@ -262,7 +323,9 @@ def test_batches_are_neither_tiny_nor_above_the_option(make_table: MakeTable, ta
     assert batches == [400, 400, 200]
 
 
-def test_wide_columns_are_fetched_only_for_rows_that_pass(make_table: MakeTable, table_path: str, monkeypatch):
+def test_wide_columns_are_fetched_only_for_rows_that_pass(
+    make_table: MakeTable, table_path: str, monkeypatch
+):
     """Lance by itself fetches narrow columns late too, which took eight times as long with half of the rows passing."""
     make_table()
     requests: list[object] = []

@@ -40,7 +40,9 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     table = pa.table({"id": pa.array(range(10), pa.int64()), "text": ["x"] * 10})
     dataset = lance.write_dataset(table, path)
     file = dataset.get_fragments()[0].metadata.files
-    template = FragmentMetadata(id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None)
+    template = FragmentMetadata(
+        id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None
+    )
     append = lance.LanceOperation.Append([template] * (FRAGMENTS - 1))
     lance.LanceDataset.commit(path, append, read_version=dataset.version)
     return path
@@ -80,7 +82,9 @@ def test_planning_is_quick_and_small(huge_table: str, options: list[str]):
 
 
 @pytest.mark.long
-def test_a_partition_of_many_small_fragments_is_read(huge_table: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_partition_of_many_small_fragments_is_read(
+    huge_table: str, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr("lance_spark.read.scan.MERGE_S", 600)
     reader = make_reader(huge_table, columns="id")
     task = reader.partitions()[0]

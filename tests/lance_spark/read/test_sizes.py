@@ -20,7 +20,9 @@ def mixed(rows: int = 5000) -> pa.Table:
             "id": pa.array(random.permutation(rows)),
             "lang": pa.array([("en", "de", "fr")[i % 3] for i in range(rows)]),
             "text": pa.array([os.urandom(300).hex() for _ in range(rows)]),
-            "vec": pa.FixedSizeListArray.from_arrays(pa.array(random.random(rows * 64, dtype=np.float32)), 64),
+            "vec": pa.FixedSizeListArray.from_arrays(
+                pa.array(random.random(rows * 64, dtype=np.float32)), 64
+            ),
             "nested": pa.array([{"a": i, "b": os.urandom(50).hex()} for i in range(rows)]),
         }
     )
@@ -32,7 +34,9 @@ def stored(dataset: lance.LanceDataset, *paths: str) -> float:
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2", "legacy"])
 def test_columns_add_up_to_the_files(table_path: str, version: str):
-    dataset = lance.write_dataset(mixed(), table_path, data_storage_version=version, max_rows_per_file=2000)
+    dataset = lance.write_dataset(
+        mixed(), table_path, data_storage_version=version, max_rows_per_file=2000
+    )
     total = sum(f.metadata.files[0].file_size_bytes for f in dataset.get_fragments())
     parts = [stored(dataset, name) for name in dataset.schema.names]
     assert sum(parts) == pytest.approx(total, rel=0.1)
@@ -52,7 +56,9 @@ def test_a_short_text_beside_a_long_one_counts_as_short(table_path: str, version
     assert stored(dataset, "`nested`.`a`") < stored(dataset, "nested") / 3
 
 
-def test_without_readable_files_variable_widths_share_the_rest(table_path: str, monkeypatch: pytest.MonkeyPatch):
+def test_without_readable_files_variable_widths_share_the_rest(
+    table_path: str, monkeypatch: pytest.MonkeyPatch
+):
     dataset = lance.write_dataset(mixed(), table_path)
     monkeypatch.setattr(sizes, "MAX_SAMPLES", 0)
     total = dataset.get_fragments()[0].metadata.files[0].file_size_bytes
@@ -74,8 +80,12 @@ def test_a_row_of_a_list_is_as_large_as_what_it_holds(table_path: str):
     smaller.
     """
     numbers = pa.array(np.random.default_rng(7).random(1000 * 256, dtype=np.float32))
-    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 1000 * 256 + 1, 256, dtype=np.int32)), numbers)
-    dataset = lance.write_dataset(pa.table({"id": pa.array(range(1000)), "list": lists}), table_path)
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 1000 * 256 + 1, 256, dtype=np.int32)), numbers
+    )
+    dataset = lance.write_dataset(
+        pa.table({"id": pa.array(range(1000)), "list": lists}), table_path
+    )
     assert measure_row(dataset, ["id"], ()) == 8
     assert 512 < measure_row(dataset, ["list"], ()) < 1100
 
@@ -84,7 +94,9 @@ def test_only_a_few_files_are_looked_at(table_path: str, monkeypatch: pytest.Mon
     lance.write_dataset(mixed(1000), table_path, max_rows_per_file=10)
     files_opened = []
     statistics = sizes._statistics
-    monkeypatch.setattr(sizes, "_statistics", lambda *key: (files_opened.append(key), statistics(*key))[1])
+    monkeypatch.setattr(
+        sizes, "_statistics", lambda *key: (files_opened.append(key), statistics(*key))[1]
+    )
     measure(lance.dataset(table_path), ["id"], None)
     assert len(files_opened) == 1
 
@@ -108,7 +120,9 @@ def test_a_small_first_file_does_not_decide_for_larger_files(
     assert estimated.fragments[0].stored_bytes < 10_000
 
 
-def test_footers_of_small_remote_files_are_not_read(table_path: str, monkeypatch: pytest.MonkeyPatch):
+def test_footers_of_small_remote_files_are_not_read(
+    table_path: str, monkeypatch: pytest.MonkeyPatch
+):
     for mode in ("create", "append"):
         dataset = lance.write_dataset(mixed(20), table_path, mode=mode)
     total = sum(f.metadata.files[0].file_size_bytes for f in dataset.get_fragments())

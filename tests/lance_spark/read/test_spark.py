@@ -48,18 +48,26 @@ def test_a_table_of_small_fragments_has_a_partition_per_slot(
     assert load(spark, table_path, parallelism=4).rdd.getNumPartitions() == 4
     plain = spark.newSession()
     lance_spark.disable_pushdown(plain)
-    assert load(plain, table_path).rdd.getNumPartitions() == slots, "the gateway plans without the rule"
+    assert load(plain, table_path).rdd.getNumPartitions() == slots, (
+        "the gateway plans without the rule"
+    )
 
 
-def test_spark_filters_on_top_of_the_option_filter(session: SparkSession, make_table: MakeTable, table_path: str):
+def test_spark_filters_on_top_of_the_option_filter(
+    session: SparkSession, make_table: MakeTable, table_path: str
+):
     live = make_table().to_table().to_pylist()
     df = load(session, table_path, filter="even", target_partition_bytes=4000)
     got = [r["id"] for r in df.where("id > 300 AND word = 'word-3'").select("id").collect()]
-    assert sorted(got) == [r["id"] for r in live if r["even"] and r["id"] > 300 and r["word"] == "word-3"]
+    assert sorted(got) == [
+        r["id"] for r in live if r["even"] and r["id"] > 300 and r["word"] == "word-3"
+    ]
     assert df.count() == sum(r["even"] for r in live)
 
 
-def test_the_option_limit_comes_before_sparks_filter(session: SparkSession, make_table: MakeTable, table_path: str):
+def test_the_option_limit_comes_before_sparks_filter(
+    session: SparkSession, make_table: MakeTable, table_path: str
+):
     live = make_table().to_table().to_pylist()
     df = load(session, table_path, limit=100, target_partition_bytes=4000)
     assert df.count() == 100
@@ -98,10 +106,16 @@ def test_row_addresses_survive_a_query_with_their_snapshot(
     session: SparkSession, make_table: MakeTable, table_path: str
 ):
     dataset = make_table()
-    df = load(session, table_path, with_row_address=True).where("id % 2 = 0").select("_rowaddr", "id")
+    df = (
+        load(session, table_path, with_row_address=True)
+        .where("id % 2 = 0")
+        .select("_rowaddr", "id")
+    )
     assert "lance.table" in df.schema["_rowaddr"].metadata
     expected = dataset.scanner(columns=["_rowaddr", "id"], filter="even").to_table()
-    assert rows(df) == sorted(zip(*(c.to_pylist() for c in expected.columns), strict=True), key=repr)
+    assert rows(df) == sorted(
+        zip(*(c.to_pylist() for c in expected.columns), strict=True), key=repr
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +128,12 @@ def test_row_addresses_survive_a_query_with_their_snapshot(
     ],
 )
 def test_wrong_options_are_errors_when_the_dataframe_is_made(
-    spark: SparkSession, make_table: MakeTable, table_path: str, options: dict[str, str], error: str, match: str
+    spark: SparkSession,
+    make_table: MakeTable,
+    table_path: str,
+    options: dict[str, str],
+    error: str,
+    match: str,
 ):
     make_table()
     with pytest.raises(PySparkException, match=f"(?s){error}.*{match}"):
@@ -122,7 +141,9 @@ def test_wrong_options_are_errors_when_the_dataframe_is_made(
 
 
 @pytest.mark.sample(1)
-def test_a_damaged_file_fails_the_query_with_our_error(spark: SparkSession, make_table: MakeTable, table_path: str):
+def test_a_damaged_file_fails_the_query_with_our_error(
+    spark: SparkSession, make_table: MakeTable, table_path: str
+):
     dataset = make_table(dirty=False)
     df = load(spark, table_path)
     file = dataset.get_fragment(1).metadata.files[0].path
@@ -132,7 +153,9 @@ def test_a_damaged_file_fails_the_query_with_our_error(spark: SparkSession, make
         df.select("word").collect()
 
 
-def test_a_query_that_stops_early_leaves_no_trace(spark: SparkSession, make_table: MakeTable, table_path: str):
+def test_a_query_that_stops_early_leaves_no_trace(
+    spark: SparkSession, make_table: MakeTable, table_path: str
+):
     make_table(rows=50_000, per_file=50_000, dirty=False)
     df = load(spark, table_path, batch_size=100, target_partition_bytes="64k")
     for _ in range(3):
@@ -140,7 +163,9 @@ def test_a_query_that_stops_early_leaves_no_trace(spark: SparkSession, make_tabl
     assert df.count() == 50_000
 
 
-def test_an_indexed_look_up_is_one_task(session: SparkSession, make_table: MakeTable, table_path: str):
+def test_an_indexed_look_up_is_one_task(
+    session: SparkSession, make_table: MakeTable, table_path: str
+):
     dataset = make_table(rows=5000, per_file=100, dirty=False)
     dataset.create_scalar_index("id", "BTREE")
     df = load(session, table_path, filter="id = 4321")
@@ -151,6 +176,10 @@ def test_an_indexed_look_up_is_one_task(session: SparkSession, make_table: MakeT
 def test_blobs_read_as_bytes(spark: SparkSession, table_path: str):
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     values = [b"x" * 100_000, None, b""]
-    lance.write_dataset(pa.table([pa.array(values, pa.large_binary())], schema=pa.schema([field])), table_path)
+    lance.write_dataset(
+        pa.table([pa.array(values, pa.large_binary())], schema=pa.schema([field])), table_path
+    )
     assert [r["b"] for r in load(spark, table_path, blob_handling="bytes").collect()] == values
-    assert [r["n"] for r in load(spark, table_path).select(F.col("b.size").alias("n")).collect()] == [100_000, None, 0]
+    assert [
+        r["n"] for r in load(spark, table_path).select(F.col("b.size").alias("n")).collect()
+    ] == [100_000, None, 0]

@@ -23,9 +23,13 @@ LARGEST = 10**18 - 1
     st.integers(0, 6),
     st.integers(0, 12),
 )
-def test_numbers_come_without_their_point(numbers: list[int | None], scale: int, start: int, length: int):
+def test_numbers_come_without_their_point(
+    numbers: list[int | None], scale: int, start: int, length: int
+):
     values = [None if number is None else Decimal(number).scaleb(-scale) for number in numbers]
-    batch = pa.record_batch({"i": range(len(values)), "d": pa.array(values, pa.decimal128(18, scale))})
+    batch = pa.record_batch(
+        {"i": range(len(values)), "d": pa.array(values, pa.decimal128(18, scale))}
+    )
     result = decimals_to_longs(batch.slice(start, length), ["d"])
     result.validate(full=True)
     assert result.schema.field("d").type == pa.int64()
@@ -63,7 +67,9 @@ QUERIES = [
 
 
 @pytest.fixture(scope="module")
-def table(spark: SparkSession, plain_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+def table(
+    spark: SparkSession, plain_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     path = str(tmp_path_factory.mktemp("decimals") / "t.lance")
     numbers = [None, 0, 1234, -500, LARGEST, -LARGEST, 1, None, -1, 500]
     columns: dict[str, pa.Array] = {"id": pa.array(range(10), pa.int64())}

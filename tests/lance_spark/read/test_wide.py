@@ -17,7 +17,13 @@ from lance_spark.dml.column_files import targets_of
 from lance_spark.options.io_options import ReadOptions
 from lance_spark.read.planning.pushdown_request import AggregateCall, ScanSpec
 from lance_spark.read.reader import read_schema
-from lance_spark.read.transfer import decimals_to_longs, dense_columns, long_schema, split_schema, unscaled_columns
+from lance_spark.read.transfer import (
+    decimals_to_longs,
+    dense_columns,
+    long_schema,
+    split_schema,
+    unscaled_columns,
+)
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types import WriteConverter
 from tests.lance_spark.read.scans import describe, make_reader
@@ -35,7 +41,9 @@ def names_of(columns: int) -> list[str]:
 
 def write_table(folder: Path, columns: int) -> str:
     path = str(folder / f"t{columns}.lance")
-    lance.write_dataset(pa.table({name: pa.array([1.0, 2.0, 3.0]) for name in names_of(columns)}), path)
+    lance.write_dataset(
+        pa.table({name: pa.array([1.0, 2.0, 3.0]) for name in names_of(columns)}), path
+    )
     return path
 
 
@@ -52,12 +60,20 @@ def scan(path: str) -> None:
 def scan_of_rule(path: str) -> None:
     columns = make_reader(path).schema
     # Spark may spell the columns in another case.
-    shouted = StructType([StructField(field.name.upper(), field.dataType, field.nullable) for field in columns.fields])
+    shouted = StructType(
+        [
+            StructField(field.name.upper(), field.dataType, field.nullable)
+            for field in columns.fields
+        ]
+    )
     describe(path, ScanSpec(columns=shouted))
 
 
 def aggregates(path: str) -> None:
-    calls = [AggregateCall(fn="max", column=name, name=f"m_{name}") for name in make_reader(path).schema.names]
+    calls = [
+        AggregateCall(fn="max", column=name, name=f"m_{name}")
+        for name in make_reader(path).schema.names
+    ]
     describe(path, ScanSpec(columns=StructType(), aggregate=tuple(calls)))
 
 
@@ -74,8 +90,12 @@ ACTS = [load, scan, scan_of_rule, aggregates, plan_write]
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_calls_are_linear_in_the_columns_and_schemas_are_as_many(act: Callable[[str], None], tmp_path: Path):
-    schemas, calls = zip(*(count(act, write_table(tmp_path, columns)) for columns in (100, 400)), strict=True)
+def test_calls_are_linear_in_the_columns_and_schemas_are_as_many(
+    act: Callable[[str], None], tmp_path: Path
+):
+    schemas, calls = zip(
+        *(count(act, write_table(tmp_path, columns)) for columns in (100, 400)), strict=True
+    )
     assert schemas[0] == schemas[1] <= MOST_SCHEMAS
     assert calls[1] < MOST_GROWTH * calls[0]
 
@@ -96,7 +116,8 @@ def count(act: Callable[[str], None], path: str) -> tuple[int, int]:
 @pytest.mark.parametrize("act", ACTS)
 def test_time_is_linear_in_the_columns(act: Callable[[str], None], tmp_path: Path):
     narrow, wide = (
-        least_seconds(lambda path=path: act(path)) for path in map(write_table, [tmp_path] * 2, (500, 2000))
+        least_seconds(lambda path=path: act(path))
+        for path in map(write_table, [tmp_path] * 2, (500, 2000))
     )
     assert wide < MOST_GROWTH_OF_TIME * narrow
 
@@ -110,16 +131,26 @@ def test_decimals_are_converted_in_linear_time():
         schema = StructType([StructField(name, DecimalType(9, 2)) for name in names])
         assert unscaled_columns(schema) == tuple(names)
         assert decimals_to_longs(batch, names).schema.types == [pa.int64()] * columns
-        assert long_schema(schema, names).fields == [StructField(name, LongType()) for name in names]
+        assert long_schema(schema, names).fields == [
+            StructField(name, LongType()) for name in names
+        ]
         seconds.append(
-            least_seconds(lambda b=batch, s=schema, n=names: (decimals_to_longs(b, n), long_schema(s, n), split(s)))
+            least_seconds(
+                lambda b=batch, s=schema, n=names: (
+                    decimals_to_longs(b, n),
+                    long_schema(s, n),
+                    split(s),
+                )
+            )
         )
     assert seconds[1] < MOST_GROWTH_OF_TIME * seconds[0]
 
 
 def split(schema: StructType) -> None:
     """Splits vectors as numerous as the columns of a schema."""
-    vectors = StructType([StructField(field.name, ArrayType(DoubleType())) for field in schema.fields])
+    vectors = StructType(
+        [StructField(field.name, ArrayType(DoubleType())) for field in schema.fields]
+    )
     dense = dense_columns(vectors, vectors.names)
     assert len(split_schema(vectors, dense).fields) == 2 * len(vectors.fields)
 

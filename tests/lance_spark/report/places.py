@@ -42,7 +42,9 @@ def connect(folder: Path) -> Connection:
     return lance_spark.connect(str(folder), no_spark, progress=False)
 
 
-def write_jobs(table: Table, records: Sequence[JobRecord], storage: dict[str, str] | None = None) -> None:
+def write_jobs(
+    table: Table, records: Sequence[JobRecord], storage: dict[str, str] | None = None
+) -> None:
     rows = pa.Table.from_pylist([record.to_row() for record in records], schema=JOBS.schema)
     append_rows(DatasetRef.at(table.uri, storage or {}), JOBS, rows)
 
@@ -62,7 +64,9 @@ def ended_jobs(count: int, **changes: Any) -> list[JobRecord]:
     ]
 
 
-def write_errors(table: Table, job_id: str, messages: Sequence[str], storage: dict[str, str] | None = None) -> None:
+def write_errors(
+    table: Table, job_id: str, messages: Sequence[str], storage: dict[str, str] | None = None
+) -> None:
     errors = [
         {
             "error_id": str(number),
@@ -86,7 +90,11 @@ def write_errors(table: Table, job_id: str, messages: Sequence[str], storage: di
         }
         for number, message in enumerate(messages)
     ]
-    append_rows(DatasetRef.at(table.uri, storage or {}), ERRORS, pa.Table.from_pylist(errors, schema=ERRORS.schema))
+    append_rows(
+        DatasetRef.at(table.uri, storage or {}),
+        ERRORS,
+        pa.Table.from_pylist(errors, schema=ERRORS.schema),
+    )
 
 
 def hostile_place(folder: Path) -> Connection:
@@ -101,10 +109,19 @@ def hostile_place(folder: Path) -> Connection:
     db.create_materialized_view("v", odd.search(None).select(columns[:2]))
     jobs = [
         job_record(
-            text, message=text, where=text, udf_name=text, columns=(text,), launched_by=text, rows_skipped=99, **end
+            text,
+            message=text,
+            where=text,
+            udf_name=text,
+            columns=(text,),
+            launched_by=text,
+            rows_skipped=99,
+            **end,
         )
         for text in HOSTILE
-        for end in [{"completed_at": datetime.now(UTC), "rows_selected": 100, "seconds": {text: 3.0}}]
+        for end in [
+            {"completed_at": datetime.now(UTC), "rows_selected": 100, "seconds": {text: 3.0}}
+        ]
     ]
     write_jobs(table, jobs)
     write_errors(table, HOSTILE[0], HOSTILE)

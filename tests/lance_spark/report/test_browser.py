@@ -24,7 +24,9 @@ def test_a_page_with_hostile_texts_fits_its_window_and_runs_no_script(width: int
 
 def test_the_policy_of_the_page_stops_a_script_that_is_in_it(tmp_path: Path):
     db = hostile_place(tmp_path / "db")
-    page = db.report().html.replace("</main>", f"{SCRIPT}<img src=x onerror='parent.ran = 1'></main>")
+    page = db.report().html.replace(
+        "</main>", f"{SCRIPT}<img src=x onerror='parent.ran = 1'></main>"
+    )
     assert look(page, 400, tmp_path)["ran"] == 0
     without_policy = page.replace("Content-Security-Policy", "none")
     assert look(without_policy, 400, tmp_path)["ran"] == 1, "the test notices scripts"

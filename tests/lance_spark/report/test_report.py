@@ -64,19 +64,31 @@ def test_a_page_of_a_real_job_has_its_counts_and_its_errors_by_address(tmp_path:
     assert "84.38 % 5 3 0" in text and "5 without a value, 3 failed" in text
 
 
-def test_a_running_job_shows_progress_rate_time_left_and_the_cost_of_concurrent_commits(tmp_path: Path):
+def test_a_running_job_shows_progress_rate_time_left_and_the_cost_of_concurrent_commits(
+    tmp_path: Path,
+):
     table = connect(tmp_path).create_table("t", [{"id": 1}])
     began = datetime.now(UTC) - timedelta(seconds=100)
-    job = job_record("live", status="RUNNING", launched_at=began, updated_at=began, rows_selected=1000)
+    job = job_record(
+        "live", status="RUNNING", launched_at=began, updated_at=began, rows_selected=1000
+    )
     history = JobHistory(DatasetRef.at(table.uri))
     history.save(job)
-    counts = {"rows_computed": 200, "rows_skipped": 10, "rows_carried": 7, "rows_recomputed": 5, "retries": 2}
+    counts = {
+        "rows_computed": 200,
+        "rows_skipped": 10,
+        "rows_carried": 7,
+        "rows_recomputed": 5,
+        "retries": 2,
+    }
     history.beat(job.staging_id, SimpleNamespace(**counts))
     report = table.report()
     text = words_of(report.html)
     assert (report.jobs, report.running) == (1, 1) and "1 running" in report.text
     assert "210 of 1,000 rows 10 skipped 2.0 rows/s, about 6.6 min left" in text
-    assert "retries 2 concurrent commits 7 values moved with their rows, 5 rows computed again" in text
+    assert (
+        "retries 2 concurrent commits 7 values moved with their rows, 5 rows computed again" in text
+    )
 
 
 def test_a_page_of_a_folder_has_versions_views_and_writing_streams(tmp_path: Path):
@@ -116,21 +128,35 @@ def test_a_report_requests_no_source_outside_of_the_folder_of_the_view(
     secret = connect(tmp_path / "other").create_table("secret", [{"id": 1}])
     db = connect(tmp_path / "db")
     books = db.create_table("books", [{"id": 1}])
-    view = db.create_materialized_view("big", books.search(None).select({"id": "id", "inverse": invert}))
-    forge(view, lambda values: values.update(source=secret.uri if outside == "absolute" else outside))
+    view = db.create_materialized_view(
+        "big", books.search(None).select({"id": "id", "inverse": invert})
+    )
+    forge(
+        view, lambda values: values.update(source=secret.uri if outside == "absolute" else outside)
+    )
     opened: list[str] = []
     for name in ("open_latest", "pin"):
         real = getattr(DatasetRef, name)
-        monkeypatch.setattr(DatasetRef, name, lambda ref, *more, real=real: opened.append(ref.uri) or real(ref, *more))
+        monkeypatch.setattr(
+            DatasetRef,
+            name,
+            lambda ref, *more, real=real: opened.append(ref.uri) or real(ref, *more),
+        )
     text = words_of(db.report().html)
     assert text.count("a report opens no tables elsewhere") == 2, "of the view, and of its column"
     assert opened and all(uri.startswith(f"{db.uri}/") for uri in opened)
 
 
-def test_a_report_of_a_namespace_opens_a_source_of_the_namespace_at_its_own_location(tmp_path: Path):
+def test_a_report_of_a_namespace_opens_a_source_of_the_namespace_at_its_own_location(
+    tmp_path: Path,
+):
     properties = {"root": str(tmp_path / "root")}
-    db = lance_spark.connect(namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark)
-    view = db.create_materialized_view("v", db.create_table("books", [{"id": 1}]).search(None).select(["id"]))
+    db = lance_spark.connect(
+        namespace_client_impl="dir", namespace_client_properties=properties, spark=no_spark
+    )
+    view = db.create_materialized_view(
+        "v", db.create_table("books", [{"id": 1}]).search(None).select(["id"])
+    )
     secret = connect(tmp_path / "other").create_table("secret", [{"id": 1}])
     assert "elsewhere" not in words_of(view.report().html)
     forge(view, lambda values: values.update(source=secret.uri))
@@ -147,7 +173,9 @@ def test_a_page_has_the_positions_of_streams_that_read(tmp_path: Path):
     folder = Path(table.uri) / "_lance_spark" / "streams"
     folder.mkdir(parents=True)
     for name, version, at in (("a" * 32, 2, moment), ("b" * 32, 1, moment - timedelta(days=8))):
-        (folder / f"{name}.json").write_text(json.dumps({"version": version, "time": at.isoformat()}))
+        (folder / f"{name}.json").write_text(
+            json.dumps({"version": version, "time": at.isoformat()})
+        )
     (folder / f"{'c' * 32}.json").write_text("{")
     text = words_of(table.report().html)
     assert f"{'a' * 16} 2 at most 3 versions {moment:%Y-%m-%d %H:%M:%S} UTC" in text
@@ -165,7 +193,10 @@ def test_a_page_names_the_agent_and_what_it_keeps_up_to_date(tmp_path: Path):
     assert lease.take()
     text = words_of(db.report().html)
     assert f"agent process {os.getpid()} of {socket.gethostname()} runs jobs" in text
-    assert "inverse (auto_backfill)" in text and "auto_refresh an agent keeps the view up to date" in text
+    assert (
+        "inverse (auto_backfill)" in text
+        and "auto_refresh an agent keeps the view up to date" in text
+    )
     assert text.count("by an agent") == 1
     lease.release()
     assert "runs jobs" not in words_of(table.report().html)
@@ -173,11 +204,20 @@ def test_a_page_names_the_agent_and_what_it_keeps_up_to_date(tmp_path: Path):
 
 def test_the_latest_jobs_and_their_first_errors_are_shown_and_the_rest_is_named(tmp_path: Path):
     table = connect(tmp_path).create_table("t", [{"id": 1}])
-    write_jobs(table, [*ended_jobs(230), job_record("bad", rows_selected=9000, rows_failed=9000, status="FAILED")])
+    write_jobs(
+        table,
+        [
+            *ended_jobs(230),
+            job_record("bad", rows_selected=9000, rows_failed=9000, status="FAILED"),
+        ],
+    )
     write_errors(table, "bad", [f"error {number}" for number in range(40)])
     text = words_of(table.report().html)
     assert len(re.findall(r"job-\d+ table", text)) == 199
-    assert "The page has the 200 latest of 231 jobs." in text and f"lance-spark jobs {table.uri} --limit 231" in text
+    assert (
+        "The page has the 200 latest of 231 jobs." in text
+        and f"lance-spark jobs {table.uri} --limit 231" in text
+    )
     assert "180 older jobs" in text
     assert len(re.findall(r"error \d+", text)) == 10
     assert f"More errors: lance-spark errors {table.uri} --job bad" in text
@@ -209,8 +249,37 @@ class Page(HTMLParser):
 
 
 HEAD = {"html", "head", "meta", "title", "style", "body"}
-BODY = {"header", "main", "nav", "section", "h1", "h2", "h3", "p", "a", "b", "bdi", "code", "span", "time", "div"}
-PARTS = {"details", "summary", "progress", "dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td"}
+BODY = {
+    "header",
+    "main",
+    "nav",
+    "section",
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    "a",
+    "b",
+    "bdi",
+    "code",
+    "span",
+    "time",
+    "div",
+}
+PARTS = {
+    "details",
+    "summary",
+    "progress",
+    "dl",
+    "dt",
+    "dd",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+}
 ATTRIBUTES = {
     "lang",
     "charset",
@@ -233,7 +302,11 @@ def test_hostile_texts_are_shown_as_texts(tmp_path: Path):
     page = Page(html)
     assert page.elements <= HEAD | BODY | PARTS
     assert {name for _, name, _ in page.attributes} <= ATTRIBUTES
-    assert all(value is not None and value.startswith("#") for _, name, value in page.attributes if name == "href")
+    assert all(
+        value is not None and value.startswith("#")
+        for _, name, value in page.attributes
+        if name == "href"
+    )
     assert "default-src 'none'" in html
     assert not set(html) & set("\x00\x1b\x7f\u202e\u2066") and "\ufffdgnp.exe" in html
     shown = html.count("parent.ran = 1")
@@ -252,7 +325,9 @@ def test_a_notebook_shows_the_page_in_a_frame_without_scripts(tmp_path: Path):
     assert repr(report) == "<Report: 0 tables>"
 
 
-def test_the_command_writes_the_page_of_a_table_or_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_writes_the_page_of_a_table_or_of_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     db = connect(tmp_path / "db")
     db.create_table("t", [{"id": 1}])
     file = tmp_path / "page.html"

@@ -20,7 +20,10 @@ WORDS = ("apple", "pear", "plum", "fig", "lime")
 
 def vectors(count: int, seed: int = 0, *, nulls: bool = True) -> Any:
     values = np.random.default_rng(seed).standard_normal((count, SIZE)).astype("float32").tolist()
-    return pa.array([None if nulls and i % 7 == 3 else v for i, v in enumerate(values)], pa.list_(pa.float32(), SIZE))
+    return pa.array(
+        [None if nulls and i % 7 == 3 else v for i, v in enumerate(values)],
+        pa.list_(pa.float32(), SIZE),
+    )
 
 
 def rows(first: int, count: int, seed: int = 0) -> pa.Table:
@@ -29,7 +32,9 @@ def rows(first: int, count: int, seed: int = 0) -> pa.Table:
         {
             "id": pa.array(ids, pa.int64()),
             "kind": pa.array([i % 5 for i in ids], pa.int32()),
-            "text": [" ".join(WORDS[(i * n) % 5] for n in range(1, 4)) + f" number{i}" for i in ids],
+            "text": [
+                " ".join(WORDS[(i * n) % 5] for n in range(1, 4)) + f" number{i}" for i in ids
+            ],
             "vec": vectors(count, seed),
         }
     )
@@ -40,10 +45,18 @@ def make(path: str, *, fragments: int = 4, fragment_rows: int = 100) -> None:
     lance.write_dataset(data, path, max_rows_per_file=fragment_rows, enable_stable_row_ids=True)
 
 
-def nearest(path: str, q: Any, k: int, where: Callable[[dict[str, Any]], bool] = lambda _: True) -> list[int]:
+def nearest(
+    path: str, q: Any, k: int, where: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> list[int]:
     """Returns the ids of the nearest rows, by comparing all of them."""
-    candidates = [row for row in lance.dataset(path).to_table().to_pylist() if row["vec"] is not None and where(row)]
-    distance = {row["id"]: float(((np.array(row["vec"]) - np.array(q)) ** 2).sum()) for row in candidates}
+    candidates = [
+        row
+        for row in lance.dataset(path).to_table().to_pylist()
+        if row["vec"] is not None and where(row)
+    ]
+    distance = {
+        row["id"]: float(((np.array(row["vec"]) - np.array(q)) ** 2).sum()) for row in candidates
+    }
     return sorted(distance, key=lambda number: (distance[number], number))[:k]
 
 
@@ -51,7 +64,9 @@ def nearest(path: str, q: Any, k: int, where: Callable[[dict[str, Any]], bool] =
 def table(table_path: str, jobs: Any) -> Table:
     """400 rows in four fragments: `id`, `kind`, `text`, and `vec` with some NULLs."""
     make(table_path)
-    return lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table("table")
+    return lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table(
+        "table"
+    )
 
 
 @pytest.fixture

@@ -58,7 +58,9 @@ def make(path: str, **partitions: int) -> None:
     """500 rows, some of them deleted, with an index of one partition; then 100 unindexed rows."""
     lance.write_dataset(rows(0, 500), path, max_rows_per_file=200)
     for column, metric in (("vec", "l2"), ("angle", "cosine"), ("product", "dot"), ("whole", "l2")):
-        lance.dataset(path).create_index(column, "IVF_FLAT", metric=metric, num_partitions=partitions.get(column, 1))
+        lance.dataset(path).create_index(
+            column, "IVF_FLAT", metric=metric, num_partitions=partitions.get(column, 1)
+        )
     lance.dataset(path).delete("id % 11 = 4")
 
 
@@ -145,7 +147,9 @@ def test_a_search_does_not_serve(reason: str, near: SparkSession):
     assert not searches(near.sql(UNSEARCHABLE[reason]))
 
 
-def test_it_is_a_choice_of_the_session_and_other_options_of_a_read_leave_all_to_spark(near: SparkSession, path: str):
+def test_it_is_a_choice_of_the_session_and_other_options_of_a_read_leave_all_to_spark(
+    near: SparkSession, path: str
+):
     near.conf.set(SETTING, "false")
     assert not searches(near.sql(SEARCHABLE[0]))
     near.conf.set(SETTING, "true")
@@ -155,7 +159,9 @@ def test_it_is_a_choice_of_the_session_and_other_options_of_a_read_leave_all_to_
         assert not searches(part.orderBy(sf.expr(NEAR)).limit(3)), option
 
 
-def test_a_table_of_a_catalog_is_searched_at_the_version_of_its_query(near: SparkSession, path: str):
+def test_a_table_of_a_catalog_is_searched_at_the_version_of_its_query(
+    near: SparkSession, path: str
+):
     name = "by_distance"
     lance_spark.catalog(near, name, str(Path(path).parent))
     query = f"SELECT id FROM {name}.t {{}} WHERE vec IS NOT NULL AND kind = 1 ORDER BY {NEAR}, id LIMIT 6 OFFSET 3"
@@ -164,7 +170,9 @@ def test_a_table_of_a_catalog_is_searched_at_the_version_of_its_query(near: Spar
         assert rows == expected and len(rows) == 6
 
 
-def test_without_a_word_about_null_a_search_serves_where_none_is(near: SparkSession, path: str, table_path: str):
+def test_without_a_word_about_null_a_search_serves_where_none_is(
+    near: SparkSession, path: str, table_path: str
+):
     whole = f"l2_distance(whole, {FLOATS})"
     rows, expected = both(near, f"SELECT id FROM near ORDER BY {whole}, id LIMIT 20")
     assert rows == expected
@@ -172,18 +180,28 @@ def test_without_a_word_about_null_a_search_serves_where_none_is(near: SparkSess
     ref, options = DatasetRef.at(path), ReadOptions(path=path)
     size = {"row_bytes": 40.0, "vector_bytes": 1 << 40}
     assert "NULLS LAST" in str(plan_nearest(ref, options, call, **size)), "too much to look for one"
-    assert "64 MiB" in str(plan_nearest(ref, options, replace(call, k=9000), row_bytes=8e3, vector_bytes=0))
+    assert "64 MiB" in str(
+        plan_nearest(ref, options, replace(call, k=9000), row_bytes=8e3, vector_bytes=0)
+    )
     never = pa.schema([pa.field("whole", pa.list_(pa.float32(), SIZE), nullable=False)])
     lance.write_dataset(lance.dataset(path).to_table(["whole"]).cast(never), table_path)
     lance.dataset(table_path).create_index("whole", "IVF_FLAT", metric="l2", num_partitions=1)
-    assert isinstance(plan_nearest(DatasetRef.at(table_path), options, call, **size), IndexedSort), "none can be"
+    assert isinstance(
+        plan_nearest(DatasetRef.at(table_path), options, call, **size), IndexedSort
+    ), "none can be"
 
 
-def found(path: str, k: int, *, filter: str | None = None, most: int = 10_000, column: str = "vec") -> list[int] | None:
+def found(
+    path: str, k: int, *, filter: str | None = None, most: int = 10_000, column: str = "vec"
+) -> list[int] | None:
     call = NearestCall(column=column, q=tuple(Q), k=k, metric="l2", nulls_first=False)
     search = IndexedSort(call=call, index="", most=most)
     batches = search.search(lance.dataset(path), ["id", column], filter, "descriptor")
-    return None if batches is None else [n for batch in batches for n in batch.column("id").to_pylist()]
+    return (
+        None
+        if batches is None
+        else [n for batch in batches for n in batch.column("id").to_pylist()]
+    )
 
 
 def test_rows_at_equal_distance_are_all_read(path: str, table_path: str):
@@ -194,14 +212,19 @@ def test_rows_at_equal_distance_are_all_read(path: str, table_path: str):
     assert len(found(path, 3) or ()) > 130, "rows of one distance come together"
     assert found(path, 3, most=100) is None
     broken = pa.array(
-        [[0.5] * SIZE, [0.5, None] + [0.0] * 6, *[[4.0 + n] * SIZE for n in range(30)]], pa.list_(pa.float32(), SIZE)
+        [[0.5] * SIZE, [0.5, None] + [0.0] * 6, *[[4.0 + n] * SIZE for n in range(30)]],
+        pa.list_(pa.float32(), SIZE),
     )
     lance.write_dataset(pa.table({"id": range(32), "vec": broken}), table_path)
     assert found(table_path, 3) is None, "Lance takes a NULL element for a number"
 
 
-def test_l2_distance_is_that_of_spark_for_all_numbers_and_leaves_a_function_of_that_name(spark: SparkSession):
-    row = spark.sql("SELECT l2_distance(array(0, 0), array(3, 4.0)) AS a, l2_distance(array(1.5D), NULL) AS b").first()
+def test_l2_distance_is_that_of_spark_for_all_numbers_and_leaves_a_function_of_that_name(
+    spark: SparkSession,
+):
+    row = spark.sql(
+        "SELECT l2_distance(array(0, 0), array(3, 4.0)) AS a, l2_distance(array(1.5D), NULL) AS b"
+    ).first()
     assert row is not None and (row.a, row.b) == (5.0, None)
     with pytest.raises(PySparkException, match="l2_distance takes two vectors, not 1"):
         spark.sql("SELECT l2_distance(array(1))")

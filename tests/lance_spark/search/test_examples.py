@@ -49,7 +49,9 @@ def test_the_examples_run(spark: SparkSession, tmp_path: Path, monkeypatch: pyte
             "vec": pa.array([[i / 20, 0.2] for i in rows], pa.list_(pa.float32(), 2)),
         }
     )
-    lance_spark.connect("tables", spark).create_table("docs", docs).create_fts_index("text", with_position=True)
+    lance_spark.connect("tables", spark).create_table("docs", docs).create_fts_index(
+        "text", with_position=True
+    )
     documented = {cls.__name__: cls for cls in (*CLASSES, BatchSearch, Reranker)} | public_methods()
     # Search repeats methods of Query with their docstrings.
     examples = {example: name for name, item in documented.items() for example in examples_of(item)}

@@ -16,7 +16,9 @@ def sql_of(vector: list[float]) -> str:
     return f"array({', '.join(f'{value}D' for value in vector)})"
 
 
-def test_vectors_are_searched_for_in_sql(spark: SparkSession, table: Table, table_path: str, q: list[float]):
+def test_vectors_are_searched_for_in_sql(
+    spark: SparkSession, table: Table, table_path: str, q: list[float]
+):
     call = f"lance_vector_search('{table_path}', {sql_of(q)}, k => 7, filter => 'kind = 2')"
     frame = spark.sql(f"SELECT * FROM {call}")
     assert frame.columns == ["id", "kind", "text", "vec", "_distance"]
@@ -30,17 +32,24 @@ def test_vectors_are_searched_for_in_sql(spark: SparkSession, table: Table, tabl
         f"SELECT * FROM lance_vector_search(path => '{table_path}', query_vector => {sql_of(q)}, k => 3, offset => 2, "
         "columns => 'id', metric => 'Cosine', column => 'vec', use_index => false, with_row_id => true)"
     )
-    expected = table.search(q).limit(3).offset(2).metric("cosine").select(["id"]).with_row_id().to_arrow()
-    assert some.columns == expected.schema.names and [row.id for row in some.collect()] == expected["id"].to_pylist()
-
-
-def test_texts_and_both_are_searched_for_in_sql(spark: SparkSession, table: Table, table_path: str, q: list[float]):
-    table.create_fts_index("text")
-    hits = spark.sql(f"SELECT id, _score FROM lance_text_search('{table_path}', 'number7 number11')").collect()
-    assert sorted(row.id for row in hits) == [7, 11]
-    phrase = (
-        f"SELECT id FROM lance_text_search('{table_path}', 'pear plum', 1000, phrase => true, text_columns => 'text')"
+    expected = (
+        table.search(q).limit(3).offset(2).metric("cosine").select(["id"]).with_row_id().to_arrow()
     )
+    assert (
+        some.columns == expected.schema.names
+        and [row.id for row in some.collect()] == expected["id"].to_pylist()
+    )
+
+
+def test_texts_and_both_are_searched_for_in_sql(
+    spark: SparkSession, table: Table, table_path: str, q: list[float]
+):
+    table.create_fts_index("text")
+    hits = spark.sql(
+        f"SELECT id, _score FROM lance_text_search('{table_path}', 'number7 number11')"
+    ).collect()
+    assert sorted(row.id for row in hits) == [7, 11]
+    phrase = f"SELECT id FROM lance_text_search('{table_path}', 'pear plum', 1000, phrase => true, text_columns => 'text')"
     assert {row.id for row in spark.sql(phrase).collect()} == {
         row["id"] for row in table.search("pear plum").phrase_query().limit(1000).to_list()
     }
@@ -53,8 +62,13 @@ def test_texts_and_both_are_searched_for_in_sql(spark: SparkSession, table: Tabl
     ]
 
 
-def test_each_row_of_another_table_has_its_own_search(spark: SparkSession, table: Table, table_path: str):
-    queries = [(n, None if n == 2 else vector) for n, vector in enumerate(vectors(4, 50, nulls=False).to_pylist())]
+def test_each_row_of_another_table_has_its_own_search(
+    spark: SparkSession, table: Table, table_path: str
+):
+    queries = [
+        (n, None if n == 2 else vector)
+        for n, vector in enumerate(vectors(4, 50, nulls=False).to_pylist())
+    ]
     spark.createDataFrame(queries, "n int, q array<float>").createOrReplaceTempView("asked")
     joined = spark.sql(
         f"SELECT n, id FROM asked, LATERAL lance_vector_search('{table_path}', asked.q, k => 4, columns => 'id') "
@@ -68,7 +82,9 @@ def test_each_row_of_another_table_has_its_own_search(spark: SparkSession, table
 
 
 @pytest.mark.classic  # over Connect a query is analyzed at its first use
-def test_a_version_is_pinned_when_the_query_is_made(spark: SparkSession, table: Table, table_path: str, q: list[float]):
+def test_a_version_is_pinned_when_the_query_is_made(
+    spark: SparkSession, table: Table, table_path: str, q: list[float]
+):
     version = table.version
     call = f"lance_vector_search('{table_path}', {sql_of(q)}, k => 400, columns => array('id')"
     before = spark.sql(f"SELECT * FROM {call})")
@@ -81,7 +97,10 @@ def test_a_version_is_pinned_when_the_query_is_made(spark: SparkSession, table: 
 WRONG = {
     "no table": ("lance_vector_search('/no/such', array(1D))", "no Lance table|/no/such"),
     "no query": ("lance_vector_search('{path}')", "query_vector"),
-    "an argument that is not known": ("lance_vector_search('{path}', {q}, top => 3)", "top.*no argument|k, offset"),
+    "an argument that is not known": (
+        "lance_vector_search('{path}', {q}, top => 3)",
+        "top.*no argument|k, offset",
+    ),
     "too many by position": ("lance_text_search('{path}', 'a', 3, 4)", "by position"),
     "another size": ("lance_vector_search('{path}', array(1D))", f"{SIZE} numbers"),
     "no vector": ("lance_vector_search('{path}', 'apple')", "array of numbers"),
@@ -109,7 +128,9 @@ def test_other_arguments_are_constants(spark: SparkSession, table: Table, table_
 
 
 @pytest.mark.long
-def test_a_row_without_a_hit_of_a_hybrid_search_has_no_rows(spark: SparkSession, table: Table, table_path: str):
+def test_a_row_without_a_hit_of_a_hybrid_search_has_no_rows(
+    spark: SparkSession, table: Table, table_path: str
+):
     table.create_fts_index("text")
     call = f"lance_hybrid_search('{table_path}', {sql_of([1.0] * SIZE)}, words, k => 3, filter => 'id < 0')"
     words_table = "VALUES (1, 'fig'), (2, 'nothing') AS asked(n, words)"

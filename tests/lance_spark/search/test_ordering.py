@@ -11,18 +11,29 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import ColumnNotFoundError, ColumnOrdering, OptionError, QueryTimeoutError, RegistrationError
+from lance_spark import (
+    ColumnNotFoundError,
+    ColumnOrdering,
+    OptionError,
+    QueryTimeoutError,
+    RegistrationError,
+)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("selects", [False, True])
-def test_spark_and_this_process_order_rows_alike(selects: bool, tmp_path: Path, spark: SparkSession) -> None:
+def test_spark_and_this_process_order_rows_alike(
+    selects: bool, tmp_path: Path, spark: SparkSession
+) -> None:
     prices = [5, None, 9, 5, None, 1]
     vectors = pa.array([[float(i), 0.0] for i in range(6)], pa.list_(pa.float32(), 2))
     rows = pa.table({"id": range(6), "price": prices, "vector": vectors})
     table = lance_spark.connect(tmp_path, spark).create_table("t", rows)
     for ascending, nulls_first in ((True, True), (True, False), (False, True), (False, False)):
-        ordering = [ColumnOrdering("price", ascending, nulls_first), ColumnOrdering("id", ascending=False)]
+        ordering = [
+            ColumnOrdering("price", ascending, nulls_first),
+            ColumnOrdering("id", ascending=False),
+        ]
         present = sorted((price for price in prices if price is not None), reverse=not ascending)
         expected = [None, None, *present] if nulls_first else [*present, None, None]
         for query, has_all in (
@@ -64,7 +75,10 @@ def test_a_timeout_ends_a_read_between_its_batches(tmp_path: Path) -> None:
 
 def test_a_timeout_ends_a_wait_for_a_reranker(tmp_path: Path) -> None:
     rows = pa.table(
-        {"id": range(4), "vector": pa.array([[float(i), 0.0] for i in range(4)], pa.list_(pa.float32(), 2))}
+        {
+            "id": range(4),
+            "vector": pa.array([[float(i), 0.0] for i in range(4)], pa.list_(pa.float32(), 2)),
+        }
     )
     table = lance_spark.connect(tmp_path).create_table("t", rows)
     released = threading.Event()

@@ -37,7 +37,10 @@ from lance_spark.read.ranking.reader import search_schema
 def test_options_that_do_not_fit_are_errors_of_the_load(
     options: dict[str, Any], text: str, table: Table, table_path: str
 ):
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in options.items()
+    }
     parsed = ReadOptions.parse({"path": table_path, **texts})
     with pytest.raises((OptionError, FilterError), match=text):
         search_schema(DatasetRef.resolve(parsed), parsed)
@@ -63,23 +66,36 @@ def test_the_json_of_a_vector_search_is_checked(nearest: str, text: str):
 
 
 def test_the_json_of_searches_reads_back():
-    vector = VectorQuery(q=(1.0, 2.5), column="v", k=3, offset=1, metric="cosine", nprobes=4, use_index=False)
+    vector = VectorQuery(
+        q=(1.0, 2.5), column="v", k=3, offset=1, metric="cosine", nprobes=4, use_index=False
+    )
     assert VectorQuery.of_json(vector.to_json()) == vector
     text = TextQuery(query="a b", columns=("s",), phrase=True, k=7, prefilter=False)
     assert TextQuery.of_text(text.to_json()) == text
     assert TextQuery.of_text("plain words") == TextQuery(query="plain words")
     assert TextQuery.of_text('{"query": "a", "columns": "s"}').columns == ("s",)
-    for wrong in ("{}", '{"query": 1}', '{"query": "a", "columns": []}', '{"query": "a", "columns": ["s", "s"]}'):
+    for wrong in (
+        "{}",
+        '{"query": 1}',
+        '{"query": "a", "columns": []}',
+        '{"query": "a", "columns": ["s", "s"]}',
+    ):
         with pytest.raises(OptionError):
             TextQuery.of_text(wrong)
 
 
 def test_query_objects_and_lists_of_vectors_survive_json():
     match = MatchQuery("a b", "s", fuzziness=None, operator="and", boost=2.0)
-    boosted = BoostQuery(PhraseQuery("c d", "s", slop=2), MultiMatchQuery("e", ["s", "t"], boosts=[1.0, 2.0]))
-    text = TextQuery(query=BooleanQuery([("MUST", match), (Occur.SHOULD, boosted)]), fast_search=True)
+    boosted = BoostQuery(
+        PhraseQuery("c d", "s", slop=2), MultiMatchQuery("e", ["s", "t"], boosts=[1.0, 2.0])
+    )
+    text = TextQuery(
+        query=BooleanQuery([("MUST", match), (Occur.SHOULD, boosted)]), fast_search=True
+    )
     assert TextQuery.of_text(text.to_json()) == text
-    vector = VectorQuery(q=((1.0, 2.0), (3.0, 4.0)), upper_bound=2.5, maximum_nprobes=9, fast_search=True)
+    vector = VectorQuery(
+        q=((1.0, 2.0), (3.0, 4.0)), upper_bound=2.5, maximum_nprobes=9, fast_search=True
+    )
     assert VectorQuery.of_json(vector.to_json()) == vector
 
 

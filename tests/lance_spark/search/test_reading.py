@@ -16,7 +16,10 @@ pytestmark = pytest.mark.spark
 
 
 def load(spark: SparkSession, path: str, **options: Any) -> DataFrame:
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in options.items()
+    }
     return spark.read.format("lance").options(**texts).load(path)
 
 
@@ -32,10 +35,14 @@ def test_the_nearest_rows_are_read_and_nothing_comes_before_the_search(
     assert frame.columns == ["id", "kind", "_distance"] and ids(frame) == expected
     totals = frame.agg(sf.count("*"), sf.max("id"), sf.count("kind")).first()
     assert tuple(totals or ()) == (30, max(expected), 30)
-    assert ids(frame.filter("kind = 2")) == [n for n in expected if n % 5 == 2], "a filter of Spark comes after it"
+    assert ids(frame.filter("kind = 2")) == [n for n in expected if n % 5 == 2], (
+        "a filter of Spark comes after it"
+    )
     assert ids(frame.orderBy(sf.desc("_distance")).limit(3)) == expected[:-4:-1]
     option = load(spark, table_path, nearest={"q": q, "k": 30}, filter="kind = 2", with_row_id=True)
-    assert ids(option) == nearest(table_path, q, 30, lambda row: row["kind"] == 2), "the option filter before"
+    assert ids(option) == nearest(table_path, q, 30, lambda row: row["kind"] == 2), (
+        "the option filter before"
+    )
 
 
 def test_texts_and_both_kinds_are_read_and_views_of_sql(
@@ -43,7 +50,12 @@ def test_texts_and_both_kinds_are_read_and_views_of_sql(
 ):
     table.create_fts_index("text")
     both = table.search(query_type="hybrid").vector(q).text("number7 plum").limit(5)
-    frame = load(spark, table_path, nearest={"q": q, "k": 5}, full_text_query={"query": "number7 plum", "k": 5})
+    frame = load(
+        spark,
+        table_path,
+        nearest={"q": q, "k": 5},
+        full_text_query={"query": "number7 plum", "k": 5},
+    )
     assert [tuple(row) for row in frame.select("id", "_relevance_score").collect()] == [
         (row["id"], row["_relevance_score"]) for row in both.to_list()
     ]
@@ -54,9 +66,13 @@ def test_texts_and_both_kinds_are_read_and_views_of_sql(
     assert [row.id for row in spark.sql("SELECT id FROM about WHERE _score > 0").collect()] == [8]
 
 
-def test_searches_of_the_table_api_are_dataframes(spark: SparkSession, table: Table, table_path: str, q: list[float]):
+def test_searches_of_the_table_api_are_dataframes(
+    spark: SparkSession, table: Table, table_path: str, q: list[float]
+):
     table.create_fts_index("text")
-    search = table.search(q).limit(6).offset(2).where("id > 50").select(["id"]).nprobes(3).with_row_id()
+    search = (
+        table.search(q).limit(6).offset(2).where("id > 50").select(["id"]).nprobes(3).with_row_id()
+    )
     for query in (
         search,
         table.search(q).limit(6).where("id > 50", prefilter=False).select(["id"]),

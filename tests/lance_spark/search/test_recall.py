@@ -20,7 +20,9 @@ SIZE, ROWS = 32, 8000
 def clustered(count: int, seed: int) -> Any:
     random = np.random.default_rng(seed)
     centres = np.random.default_rng(0).standard_normal((80, SIZE))
-    return (centres[random.integers(0, 80, count)] + 0.5 * random.standard_normal((count, SIZE))).astype(np.float32)
+    return (
+        centres[random.integers(0, 80, count)] + 0.5 * random.standard_normal((count, SIZE))
+    ).astype(np.float32)
 
 
 def rows(vectors: Any, first: int) -> pa.Table:
@@ -37,10 +39,16 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.long
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, table_path: str, jobs: Any):
+def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(
+    kind: str, table_path: str, jobs: Any
+):
     vectors = clustered(ROWS, 1)
-    lance.write_dataset(rows(vectors[:7000], 0), table_path, max_rows_per_file=2000, enable_stable_row_ids=True)
-    table = lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table("table")
+    lance.write_dataset(
+        rows(vectors[:7000], 0), table_path, max_rows_per_file=2000, enable_stable_row_ids=True
+    )
+    table = lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table(
+        "table"
+    )
     table.create_index(vector_column_name="vec", index_type=kind, **KINDS[kind])  # type: ignore[arg-type]
     lance.write_dataset(rows(vectors[7000:], 7000), table_path, mode="append")
     table.delete("id % 13 = 5")
@@ -50,10 +58,20 @@ def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, ta
     for query in clustered(60, 2):
         distances = ((vectors[indexed_rows] - query) ** 2).sum(axis=1)
         expected = set(indexed_rows[np.argsort(distances)[:10]].tolist())
-        hit_ids = set(table.search(query).nprobes(20).refine_factor(10).select(["id"]).to_arrow()["id"].to_pylist())
+        hit_ids = set(
+            table.search(query)
+            .nprobes(20)
+            .refine_factor(10)
+            .select(["id"])
+            .to_arrow()["id"]
+            .to_pylist()
+        )
         hits += len(expected & hit_ids)
         unindexed += len({n for n in hit_ids if n >= 7000})
-        for rows_of, condition in ((indexed_rows, None), (indexed_rows[indexed_rows % 50 == 3], "id % 50 = 3")):
+        for rows_of, condition in (
+            (indexed_rows, None),
+            (indexed_rows[indexed_rows % 50 == 3], "id % 50 = 3"),
+        ):
             distances = ((vectors[rows_of] - query) ** 2).sum(axis=1)
             expected = set(rows_of[np.argsort(distances)[:10]].tolist())
             of_sort[condition] += len(expected & set(first_of_sort(table_path, query, condition)))

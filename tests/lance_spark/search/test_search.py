@@ -43,7 +43,9 @@ INDEXES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.guarantee("I05")
 @pytest.mark.parametrize("kind", INDEXES)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     seed=st.integers(0, 1000),
     k=st.integers(1, 40),
@@ -79,7 +81,9 @@ def test_more_rows_than_the_table_has(table: Table, q: list[float]):
     assert result.schema.names == ["id", "kind", "text", "vec", "_distance"]
 
 
-def test_partitions_with_fewer_rows_than_asked_for_are_not_the_last_ones(table: Table, table_path: str, q: list[float]):
+def test_partitions_with_fewer_rows_than_asked_for_are_not_the_last_ones(
+    table: Table, table_path: str, q: list[float]
+):
     table.create_index(vector_column_name="vec", index_type="IVF_FLAT", num_partitions=8)
     assert len(ids(table.search(q).nprobes(1).limit(300))) == 300
     expected = nearest(table_path, q, 50, lambda row: row["kind"] == 2)
@@ -87,10 +91,16 @@ def test_partitions_with_fewer_rows_than_asked_for_are_not_the_last_ones(table: 
     assert len(expected) == len(set(hits)) == 50, "there are 69"
 
 
-def test_a_filter_after_the_search_takes_rows_out_of_what_was_found(table: Table, table_path: str, q: list[float]):
+def test_a_filter_after_the_search_takes_rows_out_of_what_was_found(
+    table: Table, table_path: str, q: list[float]
+):
     near = nearest(table_path, q, 20)
-    assert ids(table.search(q).limit(20).where("kind = 2", prefilter=False)) == [n for n in near if n % 5 == 2]
-    assert ids(table.search(q).limit(20).where("kind = 2")) == nearest(table_path, q, 20, lambda row: row["kind"] == 2)
+    assert ids(table.search(q).limit(20).where("kind = 2", prefilter=False)) == [
+        n for n in near if n % 5 == 2
+    ]
+    assert ids(table.search(q).limit(20).where("kind = 2")) == nearest(
+        table_path, q, 20, lambda row: row["kind"] == 2
+    )
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])
@@ -143,7 +153,11 @@ def test_columns_expressions_ids_and_forms_of_the_result(table: Table, q: list[f
     assert search.select(["id", "_distance"]).to_arrow().schema.names == ["id", "_distance"]
     twice = search.select({"twice": "id * 2", "id": "id"}).with_row_id().to_arrow()
     assert twice.schema.names == ["twice", "id", "_rowid", "_distance"]
-    assert twice["twice"].to_pylist() == [2 * n for n in expected] == [2 * n for n in twice["_rowid"].to_pylist()]
+    assert (
+        twice["twice"].to_pylist()
+        == [2 * n for n in expected]
+        == [2 * n for n in twice["_rowid"].to_pylist()]
+    )
     assert [row["id"] for row in search.to_list()] == expected == search.to_pandas()["id"].tolist()
     batches = list(search.to_batches(batch_size=3))
     assert [batch.num_rows for batch in batches] == [3, 3, 1]
@@ -175,7 +189,9 @@ def test_explain_plan_shows_the_index_that_serves(table: Table, table_path: str,
     assert "KNNVectorDistance" in search.explain_plan() and "ANN" not in search.explain_plan()
     table.create_index(vector_column_name="vec", index_type="IVF_FLAT", num_partitions=2)
     table.create_scalar_index("kind")
-    assert "name=vec_idx" in search.explain_plan(verbose=True) and "kind_idx" in search.explain_plan(verbose=True)
+    assert "name=vec_idx" in search.explain_plan(
+        verbose=True
+    ) and "kind_idx" in search.explain_plan(verbose=True)
     assert "vec_idx" not in search.bypass_vector_index().explain_plan(verbose=True)
     table.create_fts_index("text")
     plan = table.search(query_type="hybrid").vector(q).text("apple").explain_plan(verbose=True)
@@ -201,7 +217,10 @@ def test_words_are_found_by_their_index_and_in_rows_that_it_lacks(table: Table, 
 
 def test_phrases_filters_offsets_and_columns_of_text(table: Table, table_path: str):
     table.create_fts_index("text")
-    texts = {row["id"]: row["text"] for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()}
+    texts = {
+        row["id"]: row["text"]
+        for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()
+    }
     phrase = table.search("pear plum").phrase_query().limit(1000)
     assert sorted(ids(phrase)) == [n for n, text in texts.items() if "pear plum" in text]
     assert sorted(ids(phrase.where("kind = 1"))) == [
@@ -212,14 +231,19 @@ def test_phrases_filters_offsets_and_columns_of_text(table: Table, table_path: s
     table.add_columns({"note": "concat('note', cast(id as string))"})
     table.create_fts_index("note", with_position=False)
     both = table.search("number5 note9")
-    assert sorted(ids(both)) == [5, 9] and ids(table.search("number5 note9", fts_columns=["note"])) == [9]
+    assert sorted(ids(both)) == [5, 9] and ids(
+        table.search("number5 note9", fts_columns=["note"])
+    ) == [9]
     with pytest.raises(SearchError, match="position"):
         table.search("note9 note", fts_columns="note").phrase_query().to_arrow()
 
 
 def test_quotation_marks_in_a_text_are_a_phrase(table: Table, q: list[float]):
     table.create_fts_index("text")
-    texts = {row["id"]: row["text"] for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()}
+    texts = {
+        row["id"]: row["text"]
+        for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()
+    }
 
     def matching_ids(text: str) -> set[int]:
         return set(ids(table.search(text).limit(1000)))
@@ -253,7 +277,10 @@ def test_a_hybrid_search_without_a_hit_is_empty(prefilter: bool, table: Table, q
     empty = [search.where("id < 0", prefilter=prefilter), search.offset(1000)]
     for query in empty:
         assert query.to_list() == [] and query.to_arrow().schema == search.to_arrow().schema
-        assert query.select(["id"]).to_arrow().column_names == search.select(["id"]).to_arrow().column_names
+        assert (
+            query.select(["id"]).to_arrow().column_names
+            == search.select(["id"]).to_arrow().column_names
+        )
 
 
 # Both
@@ -269,19 +296,42 @@ def test_a_hybrid_search_fuses_both_rankings(table: Table, q: list[float]):
             expected[number] = expected.get(number, 0) + 1 / (60 + rank)
     search = table.search(query_type="hybrid").vector(q).text("lime number17")
     result = search.to_arrow()
-    assert result.schema.names == ["id", "kind", "text", "vec", "_distance", "_score", "_relevance_score"]
-    relevance = dict(zip(result["id"].to_pylist(), result["_relevance_score"].to_pylist(), strict=True))
+    assert result.schema.names == [
+        "id",
+        "kind",
+        "text",
+        "vec",
+        "_distance",
+        "_score",
+        "_relevance_score",
+    ]
+    relevance = dict(
+        zip(result["id"].to_pylist(), result["_relevance_score"].to_pylist(), strict=True)
+    )
     assert relevance == {n: pytest.approx(expected[n]) for n in relevance}
     assert list(relevance.values()) == sorted(expected.values(), reverse=True)[:10] or [
         pytest.approx(v) for v in sorted(expected.values(), reverse=True)[:10]
     ] == list(relevance.values())
     for row in result.to_pylist():
-        assert (row["_distance"] is None) == (row["id"] not in near) and (row["_score"] is None) == (
-            row["id"] not in good
-        )
-    filtered = search.where("kind = 2").limit(4).select({"id": "id", "up": "upper(text)"}).with_row_id().to_arrow()
+        assert (row["_distance"] is None) == (row["id"] not in near) and (
+            row["_score"] is None
+        ) == (row["id"] not in good)
+    filtered = (
+        search.where("kind = 2")
+        .limit(4)
+        .select({"id": "id", "up": "upper(text)"})
+        .with_row_id()
+        .to_arrow()
+    )
     assert all(n % 5 == 2 for n in filtered["id"].to_pylist()) and len(filtered) == 4
-    assert filtered.schema.names == ["id", "up", "_rowid", "_distance", "_score", "_relevance_score"]
+    assert filtered.schema.names == [
+        "id",
+        "up",
+        "_rowid",
+        "_distance",
+        "_score",
+        "_relevance_score",
+    ]
 
 
 class Backwards:
@@ -295,8 +345,13 @@ class Backwards:
 
     rerank_vector = rerank_fts = _of
 
-    def rerank_hybrid(self, query: str, vector_results: pa.Table, fts_results: pa.Table) -> pa.Table:
-        return self._of(query, pa.concat_tables([vector_results, fts_results], promote_options="default").slice(0, 12))
+    def rerank_hybrid(
+        self, query: str, vector_results: pa.Table, fts_results: pa.Table
+    ) -> pa.Table:
+        return self._of(
+            query,
+            pa.concat_tables([vector_results, fts_results], promote_options="default").slice(0, 12),
+        )
 
 
 @pytest.mark.guarantee("I09")
@@ -306,8 +361,18 @@ def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
     search = table.search(q).limit(5)
     again = search.rerank(reranker, query_string="fruit")
     assert ids(again) == ids(search)[::-1] and reranker.query == "fruit"
-    assert again.to_arrow().schema.names == ["id", "kind", "text", "vec", "_distance", "_relevance_score"]
-    assert ids(table.search("plum").rerank(reranker).limit(3)) == ids(table.search("plum").limit(3))[::-1]
+    assert again.to_arrow().schema.names == [
+        "id",
+        "kind",
+        "text",
+        "vec",
+        "_distance",
+        "_relevance_score",
+    ]
+    assert (
+        ids(table.search("plum").rerank(reranker).limit(3))
+        == ids(table.search("plum").limit(3))[::-1]
+    )
     hybrid = table.search(query_type="hybrid").vector(q).text("plum").rerank(reranker)
     assert len(hybrid.to_arrow()) == 10 and reranker.query == "plum"
     with pytest.raises(OptionError, match="query_string"):
@@ -339,7 +404,11 @@ def test_unsearchable_columns_are_refused(table: Table, table_path: str, q: list
         (OptionError, "nothing in a search", lambda: table.search(q, fts_columns="text")),
         (OptionError, "nothing in a search", lambda: table.search("apple", "vec")),
         (OptionError, "named", lambda: table.search(None, "vec")),  # type: ignore[call-overload]
-        (OptionError, "vector", lambda: table.search("apple", query_type="hybrid", fts_columns="text").to_arrow()),
+        (
+            OptionError,
+            "vector",
+            lambda: table.search("apple", query_type="hybrid", fts_columns="text").to_arrow(),
+        ),
         (OptionError, "text", lambda: table.search(q, query_type="hybrid").to_arrow()),
         (OptionError, "distance_type", lambda: table.search(q).distance_type("far")),
         (OptionError, "l2", lambda: table.search(q).metric("hamming").to_arrow()),
@@ -357,7 +426,11 @@ def test_unsearchable_columns_are_refused(table: Table, table_path: str, q: list
         (UnsupportedOperationError, "fts", lambda: table.search(q).phrase_query()),
         (UnsupportedOperationError, "vector", lambda: table.search("apple").nprobes(3)),
         (UnsupportedOperationError, "hybrid", lambda: table.search(q).text("apple")),
-        (UnsupportedOperationError, "ordering", lambda: table.search("apple", ordering_field_name="id")),
+        (
+            UnsupportedOperationError,
+            "ordering",
+            lambda: table.search("apple", ordering_field_name="id"),
+        ),
         (RegistrationError, r"search\(None\)", lambda: table.search(q).check_view()),
     ]
     for kind, text, call in refused:

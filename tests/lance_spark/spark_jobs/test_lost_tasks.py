@@ -18,7 +18,9 @@ from lance_spark.spark_jobs.task_queue import LostTask, TaskQueue, at_most, pack
 from tests.support.inline_jobs import NoSpark
 from udf_runtime.checkpoint.chunks import ChunksLostError
 
-TRACE = 'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 75, in f\n    g()\n'
+TRACE = (
+    'Traceback (most recent call last):\n  File "/x/pyspark/worker.py", line 75, in f\n    g()\n'
+)
 
 
 def python_error(last: str) -> PythonException:
@@ -61,7 +63,9 @@ def test_a_task_that_always_dies_is_lost_alone_and_the_others_have_results():
     assert lost[0].error == "its task died in 4 attempts: RuntimeError: died"
     unnamed = LostTask(task=7, failure=SparkFailure.of(python_error("MemoryError")))
     assert unnamed.error == "its task died in 4 attempts: MemoryError"
-    assert sorted(result for result in results if isinstance(result, int)) == [n for n in range(300) if n != 7]
+    assert sorted(result for result in results if isinstance(result, int)) == [
+        n for n in range(300) if n != 7
+    ]
     assert jobs.sizes[0] == 300 and jobs.sizes[1] == 125 and 1 in jobs.sizes
 
 
@@ -110,7 +114,9 @@ def test_no_job_starts_where_the_check_refuses_it():
     assert jobs.sizes == []
 
 
-@pytest.mark.parametrize(("error", "attempts"), [(RuntimeError("died"), 4), (python_error("ValueError: x"), 1)])
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(RuntimeError("died"), 4), (python_error("ValueError: x"), 1)]
+)
 def test_a_spark_job_is_submitted_again_where_that_may_help(error: Exception, attempts: int):
     jobs = Deadly([], error)
     frame: Any = lambda: NoSpark().range(0, 1)  # noqa: E731 - of any type
@@ -125,16 +131,26 @@ def test_a_spark_job_is_submitted_again_where_that_may_help(error: Exception, at
             assert next(running) == []
         except StopIteration as end:
             failure = end.value
-    assert isinstance(failure, SparkFailure) and failure.raised is error and len(jobs.sizes) == attempts
+    assert (
+        isinstance(failure, SparkFailure)
+        and failure.raised is error
+        and len(jobs.sizes) == attempts
+    )
 
 
 def test_an_interrupt_cancels_the_jobs():
     jobs = Deadly([1], RuntimeError())
     jobs.error = KeyboardInterrupt()  # type: ignore[assignment]
     cancelled: list[bool] = []
-    with patch.object(jobs, "cancel", lambda: cancelled.append(True)), contextlib.suppress(KeyboardInterrupt):
+    with (
+        patch.object(jobs, "cancel", lambda: cancelled.append(True)),
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         list(jobs.run([Number(1)], int))
-    with patch.object(jobs, "cancel", lambda: cancelled.append(True)), contextlib.suppress(KeyboardInterrupt):
+    with (
+        patch.object(jobs, "cancel", lambda: cancelled.append(True)),
+        contextlib.suppress(KeyboardInterrupt),
+    ):
         jobs.run_spark_job(lambda: NoSpark().range(0, 1))  # type: ignore[arg-type, return-value]
     assert cancelled == [True, True]
 
@@ -142,7 +158,9 @@ def test_an_interrupt_cancels_the_jobs():
 def test_a_task_that_is_added_comes_first_and_what_is_answered_is_not_tried_again():
     queue = TaskQueue("abc")
     group = queue.take(2)
-    assert not queue.put_back(group, SparkFailure.of(RuntimeError("x")), lambda task: None if task == "a" else task)
+    assert not queue.put_back(
+        group, SparkFailure.of(RuntimeError("x")), lambda task: None if task == "a" else task
+    )
     queue.add_first("d")
     assert queue.peek() == ["d", "c"], "tasks with as many attempts"
     assert queue.clear() == ["d", "c", "b"] and not queue
@@ -156,7 +174,9 @@ def test_a_task_that_is_added_comes_first_and_what_is_answered_is_not_tried_agai
         ([(number, 0) for number in range(1001)], (tuple(range(1000)), (1000,))),
     ],
 )
-def test_fragments_are_packed_in_their_order(fragments: list[tuple[int, int]], packs: tuple[tuple[int, ...], ...]):
+def test_fragments_are_packed_in_their_order(
+    fragments: list[tuple[int, int]], packs: tuple[tuple[int, ...], ...]
+):
     assert pack_fragments(fragments, 10) == packs
 
 
@@ -169,15 +189,24 @@ def test_runs_are_cut_as_spark_cuts_a_range():
 def test_names_of_errors_are_those_of_classes():
     assert error_class("OSError") is OSError
     assert error_class("lance_spark.errors.SourceChangedError") is SourceChangedError
-    assert error_class("mine.SourceChangedError") is None and error_class(None) is None and error_class("print") is None
+    assert (
+        error_class("mine.SourceChangedError") is None
+        and error_class(None) is None
+        and error_class("print") is None
+    )
     assert is_error("lance_spark.errors.SourceChangedError", SourceError)
-    assert not is_error("mine.TableNotFoundError", TableNotFoundError), "a class of the user with the same name"
+    assert not is_error("mine.TableNotFoundError", TableNotFoundError), (
+        "a class of the user with the same name"
+    )
     name = f"{ChunksLostError.__module__}.{ChunksLostError.__qualname__}"
     assert SparkFailure.of(python_error(f"{name}: gone")).is_a(ChunksLostError)
 
 
 def test_an_error_that_ended_a_task_is_raised_as_what_it_was():
-    with pytest.raises(SourceChangedError, match=r"^it changed$") as caught, raise_task_errors(SourceError, source="s"):
+    with (
+        pytest.raises(SourceChangedError, match=r"^it changed$") as caught,
+        raise_task_errors(SourceError, source="s"),
+    ):
         raise python_error("lance_spark.errors.SourceChangedError: it changed")
     assert caught.value.source == "s"
     with pytest.raises(PythonException), raise_task_errors(SourceError):

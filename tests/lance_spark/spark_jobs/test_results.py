@@ -44,7 +44,8 @@ WHOLE = Whole(
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(Whole, WHOLE), (Whole, Whole()), (list[Whole], [WHOLE, Whole()]), (str, "x")]
+    ("kind", "value"),
+    [(Whole, WHOLE), (Whole, Whole()), (list[Whole], [WHOLE, Whole()]), (str, "x")],
 )
 def test_a_result_comes_back_as_it_was(kind: Any, value: object):
     assert decode(kind, encode(value)) == value
@@ -73,7 +74,10 @@ def texts(runner: RunTasks) -> list[str]:
 
 
 def test_tasks_answer_with_their_results():
-    assert [read_answer(int, text) for text in texts(RunTasks(tasks=(Double(1), Double(2))))] == [2, 4]
+    assert [read_answer(int, text) for text in texts(RunTasks(tasks=(Double(1), Double(2))))] == [
+        2,
+        4,
+    ]
 
 
 def test_an_error_of_lance_spark_is_an_answer_where_the_job_says_so():

@@ -72,10 +72,20 @@ SPARK = {
         StatementCase("CREATE TABLE inside (id BIGINT)"),
         StatementCase("SELECT * FROM inside"),
         StatementCase("USE spark_catalog.default"),
-        StatementCase("ALTER NAMESPACE {c}.a SET PROPERTIES ('k' = 'v')", "propert", "folders have no properties"),
-        StatementCase("COMMENT ON NAMESPACE {c}.a IS 'text'", "propert|comment", "folders have no properties"),
-        StatementCase("CREATE NAMESPACE {c}.z COMMENT 'text'", "propert|comment", "folders have no properties"),
-        StatementCase("DROP NAMESPACE {c}.a", "SCHEMA_NOT_EMPTY|not empty", "it is not empty; write CASCADE"),
+        StatementCase(
+            "ALTER NAMESPACE {c}.a SET PROPERTIES ('k' = 'v')",
+            "propert",
+            "folders have no properties",
+        ),
+        StatementCase(
+            "COMMENT ON NAMESPACE {c}.a IS 'text'", "propert|comment", "folders have no properties"
+        ),
+        StatementCase(
+            "CREATE NAMESPACE {c}.z COMMENT 'text'", "propert|comment", "folders have no properties"
+        ),
+        StatementCase(
+            "DROP NAMESPACE {c}.a", "SCHEMA_NOT_EMPTY|not empty", "it is not empty; write CASCADE"
+        ),
         StatementCase("DROP NAMESPACE {c}.a CASCADE"),
         StatementCase("DROP NAMESPACE IF EXISTS {c}.a"),
     ),
@@ -83,7 +93,9 @@ SPARK = {
         StatementCase(
             "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'key', s STRING, d DECIMAL(9, 2), p STRUCT<x: INT, y: STRING>) COMMENT 'a table'"
         ),
-        StatementCase("CREATE TABLE {c}.nested (p STRUCT<x: INT NOT NULL, q: STRUCT<y: STRING NOT NULL> NOT NULL>)"),
+        StatementCase(
+            "CREATE TABLE {c}.nested (p STRUCT<x: INT NOT NULL, q: STRUCT<y: STRING NOT NULL> NOT NULL>)"
+        ),
         StatementCase("INSERT INTO {c}.nested VALUES (NULL)"),
         StatementCase(
             "INSERT INTO {c}.nested SELECT named_struct('x', CAST(NULL AS INT), 'q', named_struct('y', 'a'))",
@@ -91,9 +103,15 @@ SPARK = {
             "x is NOT NULL",
         ),
         StatementCase("CREATE TABLE IF NOT EXISTS {c}.t (id BIGINT)"),
-        StatementCase("CREATE TABLE {c}.t (id BIGINT)", "TABLE_OR_VIEW_ALREADY_EXISTS", "it exists"),
+        StatementCase(
+            "CREATE TABLE {c}.t (id BIGINT)", "TABLE_OR_VIEW_ALREADY_EXISTS", "it exists"
+        ),
         StatementCase("CREATE TABLE {c}.u (id BIGINT) USING lance TBLPROPERTIES ('team' = 'us')"),
-        StatementCase("CREATE TABLE {c}.v (id BIGINT) USING parquet", "parquet", "a catalog of Lance has Lance tables"),
+        StatementCase(
+            "CREATE TABLE {c}.v (id BIGINT) USING parquet",
+            "parquet",
+            "a catalog of Lance has Lance tables",
+        ),
         StatementCase(
             "CREATE TABLE {c}.v (id BIGINT) PARTITIONED BY (id)",
             "partition",
@@ -105,7 +123,9 @@ SPARK = {
             "leave it out; fragments and indexes serve",
         ),
         StatementCase(
-            "CREATE TABLE {c}.v (id BIGINT) CLUSTER BY (id)", "PARTITIONED BY or CLUSTERED BY", "write with ORDER BY"
+            "CREATE TABLE {c}.v (id BIGINT) CLUSTER BY (id)",
+            "PARTITIONED BY or CLUSTERED BY",
+            "write with ORDER BY",
         ),
         StatementCase(
             "CREATE TABLE {c}.v (id BIGINT) LOCATION '/elsewhere'",
@@ -113,34 +133,54 @@ SPARK = {
             "a table lies in the folder of its catalog",
         ),
         StatementCase(
-            "CREATE TABLE {c}.v (id BIGINT, n INT DEFAULT 5)", "DEFAULT|default", "Lance has no default values"
+            "CREATE TABLE {c}.v (id BIGINT, n INT DEFAULT 5)",
+            "DEFAULT|default",
+            "Lance has no default values",
         ),
         StatementCase(
             "CREATE TABLE {c}.v (id BIGINT, n BIGINT GENERATED ALWAYS AS (id + 1))",
             "generated|GENERATED",
             "make a computed column with add_columns",
         ),
-        StatementCase("CREATE TABLE {c}.v (id BIGINT GENERATED ALWAYS AS IDENTITY)", "IDENTITY|identity", "use _rowid"),
         StatementCase(
-            "CREATE TABLE {c}.v (id BIGINT, CHECK (id > 0))", "CONSTRAINT|constraint", "Lance has no constraints"
+            "CREATE TABLE {c}.v (id BIGINT GENERATED ALWAYS AS IDENTITY)",
+            "IDENTITY|identity",
+            "use _rowid",
         ),
         StatementCase(
-            "CREATE TABLE {c}.v (id BIGINT PRIMARY KEY)", "CONSTRAINT|constraint", "Lance has no constraints"
+            "CREATE TABLE {c}.v (id BIGINT, CHECK (id > 0))",
+            "CONSTRAINT|constraint",
+            "Lance has no constraints",
         ),
-        StatementCase("CREATE TABLE {c}.n (i INTERVAL DAY TO SECOND, v VARIANT, m MAP<STRING, INT>)"),
-        StatementCase("CREATE TABLE {c}.v (i INTERVAL YEAR TO MONTH)", "month", "store months as a number"),
+        StatementCase(
+            "CREATE TABLE {c}.v (id BIGINT PRIMARY KEY)",
+            "CONSTRAINT|constraint",
+            "Lance has no constraints",
+        ),
+        StatementCase(
+            "CREATE TABLE {c}.n (i INTERVAL DAY TO SECOND, v VARIANT, m MAP<STRING, INT>)"
+        ),
+        StatementCase(
+            "CREATE TABLE {c}.v (i INTERVAL YEAR TO MONTH)", "month", "store months as a number"
+        ),
         StatementCase("CREATE TABLE {c}.w AS SELECT id, cast(id AS STRING) AS s FROM range(10)"),
         StatementCase("CREATE TABLE IF NOT EXISTS {c}.w AS SELECT 1 AS other"),
         StatementCase("CREATE OR REPLACE TABLE {c}.w AS SELECT * FROM {c}.w WHERE id < 5"),
         StatementCase("REPLACE TABLE {c}.w AS SELECT id, s FROM {c}.w WHERE id < 4"),
-        StatementCase("REPLACE TABLE {c}.none AS SELECT 1 AS id", "TABLE_OR_VIEW_NOT_FOUND", "it does not exist"),
+        StatementCase(
+            "REPLACE TABLE {c}.none AS SELECT 1 AS id",
+            "TABLE_OR_VIEW_NOT_FOUND",
+            "it does not exist",
+        ),
         StatementCase("CREATE OR REPLACE TABLE {c}.u (id BIGINT, s STRING)"),
         StatementCase("DROP TABLE {c}.u"),
         StatementCase("DROP TABLE {c}.u", "TABLE_OR_VIEW_NOT_FOUND", "it does not exist"),
         StatementCase("DROP TABLE IF EXISTS {c}.u"),
         StatementCase("CREATE TABLE {c}.x AS SELECT 1 AS id"),
         StatementCase("DROP TABLE {c}.x PURGE"),
-        StatementCase("CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')", since="4.2"),
+        StatementCase(
+            "CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')", since="4.2"
+        ),
     ),
     "Tables are described": (
         StatementCase("SHOW TABLES IN {c}"),
@@ -165,27 +205,47 @@ SPARK = {
     "Tables are altered": (
         StatementCase("ALTER TABLE {c}.t ADD COLUMN n INT COMMENT 'a number'"),
         StatementCase("ALTER TABLE {c}.t ADD COLUMNS (f FLOAT, a ARRAY<STRING>)"),
-        StatementCase("ALTER TABLE {c}.t ADD COLUMN n INT", "FIELD_ALREADY_EXISTS|FIELDS_ALREADY_EXISTS", "it exists"),
         StatementCase(
-            "ALTER TABLE {c}.t ADD COLUMN m INT NOT NULL", "NOT NULL|NULL", "rows that are there would be NULL"
+            "ALTER TABLE {c}.t ADD COLUMN n INT",
+            "FIELD_ALREADY_EXISTS|FIELDS_ALREADY_EXISTS",
+            "it exists",
+        ),
+        StatementCase(
+            "ALTER TABLE {c}.t ADD COLUMN m INT NOT NULL",
+            "NOT NULL|NULL",
+            "rows that are there would be NULL",
         ),
         StatementCase("ALTER TABLE {c}.t ADD COLUMN r STRUCT<x: INT NOT NULL>"),
         StatementCase("ALTER TABLE {c}.t ALTER COLUMN r.x DROP NOT NULL"),
         StatementCase(
-            "ALTER TABLE {c}.t ADD COLUMN m INT FIRST", "FIRST", "columns come last; a query gives the order"
+            "ALTER TABLE {c}.t ADD COLUMN m INT FIRST",
+            "FIRST",
+            "columns come last; a query gives the order",
         ),
         StatementCase(
-            "ALTER TABLE {c}.t ADD COLUMN m INT AFTER id", "AFTER", "columns come last; a query gives the order"
+            "ALTER TABLE {c}.t ADD COLUMN m INT AFTER id",
+            "AFTER",
+            "columns come last; a query gives the order",
         ),
-        StatementCase("ALTER TABLE {c}.t ADD COLUMN m INT DEFAULT 5", "DEFAULT|default", "add it, then UPDATE"),
-        StatementCase("ALTER TABLE {c}.t ADD COLUMN p.z INT", "struct|p", "make a column of its own"),
+        StatementCase(
+            "ALTER TABLE {c}.t ADD COLUMN m INT DEFAULT 5", "DEFAULT|default", "add it, then UPDATE"
+        ),
+        StatementCase(
+            "ALTER TABLE {c}.t ADD COLUMN p.z INT", "struct|p", "make a column of its own"
+        ),
         StatementCase("ALTER TABLE {c}.t ALTER COLUMN n TYPE BIGINT"),
         StatementCase("ALTER TABLE {c}.t ALTER COLUMN n TYPE STRING"),
         StatementCase("ALTER TABLE {c}.t ALTER COLUMN n COMMENT 'a larger number'"),
         StatementCase("ALTER TABLE {c}.t ALTER COLUMN id DROP NOT NULL"),
-        StatementCase("ALTER TABLE {c}.t ALTER COLUMN id SET NOT NULL", "nullable|NULL", "Spark has it for no table"),
         StatementCase(
-            "ALTER TABLE {c}.t ALTER COLUMN n SET DEFAULT 5", "DEFAULT|default", "Lance has no default values"
+            "ALTER TABLE {c}.t ALTER COLUMN id SET NOT NULL",
+            "nullable|NULL",
+            "Spark has it for no table",
+        ),
+        StatementCase(
+            "ALTER TABLE {c}.t ALTER COLUMN n SET DEFAULT 5",
+            "DEFAULT|default",
+            "Lance has no default values",
         ),
         StatementCase("ALTER TABLE {c}.t RENAME COLUMN n TO number"),
         StatementCase("ALTER TABLE {c}.t RENAME COLUMN p.y TO z"),
@@ -205,7 +265,11 @@ SPARK = {
             "LOCATION|location",
             "a table lies in the folder of its catalog",
         ),
-        StatementCase("ALTER TABLE {c}.t ADD PARTITION (id = 1)", "PARTITION|partition", "there are no partitions"),
+        StatementCase(
+            "ALTER TABLE {c}.t ADD PARTITION (id = 1)",
+            "PARTITION|partition",
+            "there are no partitions",
+        ),
         StatementCase(
             "ALTER TABLE {c}.t ADD CONSTRAINT positive CHECK (id > 0)",
             "CONSTRAINT|constraint",
@@ -221,36 +285,63 @@ SPARK = {
         StatementCase("INSERT INTO {c}.t (n, id) VALUES (3, 3)"),
         StatementCase("INSERT INTO {c}.t BY NAME SELECT 4L AS id, 4 AS n"),
         StatementCase("INSERT INTO {c}.t TABLE {c}.t"),
-        StatementCase("WITH more AS (SELECT 5L AS id) INSERT INTO {c}.t SELECT id, 'e', 5 FROM more"),
-        StatementCase("INSERT INTO {c}.t VALUES (6, 'f')", "NOT_ENOUGH_DATA_COLUMNS|ARITY", "name the columns"),
-        StatementCase("INSERT INTO {c}.t VALUES (6, 'f', 6, 6)", "TOO_MANY_DATA_COLUMNS|ARITY", "name the columns"),
-        StatementCase("INSERT INTO {c}.t VALUES (NULL, 'f', 6)", "NULL", "id is NOT NULL"),
-        StatementCase("INSERT INTO {c}.t VALUES (6, 'f', 'six')", "CAST|cast", "the value does not fit the type"),
-        StatementCase("INSERT INTO {c}.t REPLACE WHERE id = 4 SELECT 4L, 'd', 44"),
-        StatementCase("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 7L AS id, 7.5 AS price", since="4.2"),
         StatementCase(
-            "INSERT INTO {c}.t PARTITION (id = 1) SELECT 'a', 1", "PARTITION|partition", "there are no partitions"
+            "WITH more AS (SELECT 5L AS id) INSERT INTO {c}.t SELECT id, 'e', 5 FROM more"
         ),
         StatementCase(
-            "INSERT OVERWRITE {c}.t PARTITION (id) SELECT 1L, 'a', 1", "PARTITION|partition", "there are no partitions"
+            "INSERT INTO {c}.t VALUES (6, 'f')", "NOT_ENOUGH_DATA_COLUMNS|ARITY", "name the columns"
+        ),
+        StatementCase(
+            "INSERT INTO {c}.t VALUES (6, 'f', 6, 6)",
+            "TOO_MANY_DATA_COLUMNS|ARITY",
+            "name the columns",
+        ),
+        StatementCase("INSERT INTO {c}.t VALUES (NULL, 'f', 6)", "NULL", "id is NOT NULL"),
+        StatementCase(
+            "INSERT INTO {c}.t VALUES (6, 'f', 'six')",
+            "CAST|cast",
+            "the value does not fit the type",
+        ),
+        StatementCase("INSERT INTO {c}.t REPLACE WHERE id = 4 SELECT 4L, 'd', 44"),
+        StatementCase(
+            "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 7L AS id, 7.5 AS price",
+            since="4.2",
+        ),
+        StatementCase(
+            "INSERT INTO {c}.t PARTITION (id = 1) SELECT 'a', 1",
+            "PARTITION|partition",
+            "there are no partitions",
+        ),
+        StatementCase(
+            "INSERT OVERWRITE {c}.t PARTITION (id) SELECT 1L, 'a', 1",
+            "PARTITION|partition",
+            "there are no partitions",
         ),
         StatementCase("INSERT OVERWRITE {c}.w SELECT id, 's' FROM range(20)"),
         StatementCase("TRUNCATE TABLE {c}.w"),
         StatementCase("INSERT INTO {c}.w SELECT id, cast(id AS STRING) FROM range(20)"),
-        StatementCase("LOAD DATA INPATH '/elsewhere' INTO TABLE {c}.w", "LOAD DATA|LOAD", "INSERT INTO … SELECT"),
+        StatementCase(
+            "LOAD DATA INPATH '/elsewhere' INTO TABLE {c}.w",
+            "LOAD DATA|LOAD",
+            "INSERT INTO … SELECT",
+        ),
     ),
     "Rows are changed": (
         StatementCase("DELETE FROM {c}.w WHERE id = 19"),
         StatementCase("DELETE FROM {c}.w AS x WHERE x.id > 17 AND x.s LIKE '1%'"),
         StatementCase("DELETE FROM {c}.w WHERE id IN (SELECT max(id) FROM {c}.w)"),
-        StatementCase("DELETE FROM {c}.w WHERE NOT EXISTS (SELECT 1 FROM {c}.t WHERE t.id = w.id) AND id > 10"),
+        StatementCase(
+            "DELETE FROM {c}.w WHERE NOT EXISTS (SELECT 1 FROM {c}.t WHERE t.id = w.id) AND id > 10"
+        ),
         StatementCase(
             "DELETE FROM {c}.w WHERE id = rand()",
             "DETERMINISTIC|deterministic",
             "Spark changes rows by what is certain",
         ),
         StatementCase("UPDATE {c}.w SET s = upper(s)"),
-        StatementCase("UPDATE {c}.w AS x SET x.s = concat(x.s, '!') WHERE x.id < (SELECT avg(id) FROM {c}.w)"),
+        StatementCase(
+            "UPDATE {c}.w AS x SET x.s = concat(x.s, '!') WHERE x.id < (SELECT avg(id) FROM {c}.w)"
+        ),
         StatementCase("UPDATE {c}.w SET s = DEFAULT WHERE id = 1"),
         StatementCase("UPDATE {c}.w SET none = 1", "UNRESOLVED_COLUMN", "it has no such column"),
         StatementCase(
@@ -261,7 +352,9 @@ SPARK = {
             "MERGE INTO {c}.w USING (SELECT 1L AS id) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET s = 'one' "
             "WHEN NOT MATCHED BY SOURCE AND w.id > 25 THEN DELETE WHEN NOT MATCHED BY SOURCE THEN UPDATE SET s = 'rest'"
         ),
-        StatementCase("WITH n AS (SELECT 2L AS id) MERGE INTO {c}.w USING n ON w.id = n.id WHEN MATCHED THEN DELETE"),
+        StatementCase(
+            "WITH n AS (SELECT 2L AS id) MERGE INTO {c}.w USING n ON w.id = n.id WHEN MATCHED THEN DELETE"
+        ),
         StatementCase(
             "MERGE INTO {c}.w USING (SELECT 1L AS id UNION ALL SELECT 1L) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET s = 'two'",
             "MERGE_CARDINALITY_VIOLATION",
@@ -276,8 +369,12 @@ SPARK = {
     "Tables are queried": (
         StatementCase("SELECT * FROM {c}.w VERSION AS OF 1"),
         StatementCase("SELECT * FROM {c}.w TIMESTAMP AS OF current_timestamp()"),
-        StatementCase("SELECT * FROM {c}.w VERSION AS OF 100000", "100000", "there is no such version"),
-        StatementCase("SELECT now.id FROM {c}.w now JOIN {c}.w VERSION AS OF 1 old ON now.id = old.id"),
+        StatementCase(
+            "SELECT * FROM {c}.w VERSION AS OF 100000", "100000", "there is no such version"
+        ),
+        StatementCase(
+            "SELECT now.id FROM {c}.w now JOIN {c}.w VERSION AS OF 1 old ON now.id = old.id"
+        ),
         StatementCase("SELECT _rowid, _rowaddr, id FROM {c}.w"),
         StatementCase("SELECT version, operation FROM {c}.w.versions"),
         StatementCase("SELECT * FROM {c}.w TABLESAMPLE (50 PERCENT)"),
@@ -287,9 +384,13 @@ SPARK = {
         StatementCase("CACHE TABLE cached_outcomes AS SELECT * FROM {c}.w"),
         StatementCase("UNCACHE TABLE cached_outcomes"),
         StatementCase(
-            "CREATE VIEW {c}.v AS SELECT id FROM {c}.w", "VIEW", "a temporary view, or create_materialized_view"
+            "CREATE VIEW {c}.v AS SELECT id FROM {c}.w",
+            "VIEW",
+            "a temporary view, or create_materialized_view",
         ),
-        StatementCase("CREATE FUNCTION {c}.f AS 'a.b.C'", "FUNCTION|function", "a temporary function"),
+        StatementCase(
+            "CREATE FUNCTION {c}.f AS 'a.b.C'", "FUNCTION|function", "a temporary function"
+        ),
         StatementCase("EXECUTE IMMEDIATE 'SELECT count(*) FROM {c}.w WHERE id > ?' USING 3"),
         StatementCase(
             "BEGIN DECLARE n BIGINT; SET n = (SELECT count(*) FROM {c}.w); DELETE FROM {c}.w WHERE id > n; END"
@@ -305,20 +406,30 @@ SPARK = {
     ),
     "Feature engineering": (
         StatementCase(
-            "REFRESH COLUMN s ON {c}.w WHERE id < 5", "RegistrationError", "only columns of UDFs are refreshed"
+            "REFRESH COLUMN s ON {c}.w WHERE id < 5",
+            "RegistrationError",
+            "only columns of UDFs are refreshed",
         ),
         StatementCase("SHOW JOBS FROM {c}.w"),
         StatementCase("DESCRIBE HISTORY {c}.w"),
         StatementCase("RESTORE TABLE {c}.w TO VERSION AS OF 1"),
         StatementCase(
-            "RESTORE TABLE {c}.w TO VERSION AS OF 100000", "VersionNotFoundError", "there is no such version"
+            "RESTORE TABLE {c}.w TO VERSION AS OF 100000",
+            "VersionNotFoundError",
+            "there is no such version",
         ),
         StatementCase("EXPLAIN OPTIMIZE {c}.w"),
         StatementCase(
-            "OPTIMIZE spark_catalog.default.w", "PARSE_SYNTAX_ERROR", "the table is not in a catalog of Lance"
+            "OPTIMIZE spark_catalog.default.w",
+            "PARSE_SYNTAX_ERROR",
+            "the table is not in a catalog of Lance",
         ),
-        StatementCase("CREATE MATERIALIZED VIEW {c}.mv AS SELECT id, upper(s) AS loud FROM {c}.w WHERE id > 1"),
-        StatementCase("CREATE MATERIALIZED VIEW IF NOT EXISTS {c}.mv AS SELECT id FROM {c}.w WITH DATA"),
+        StatementCase(
+            "CREATE MATERIALIZED VIEW {c}.mv AS SELECT id, upper(s) AS loud FROM {c}.w WHERE id > 1"
+        ),
+        StatementCase(
+            "CREATE MATERIALIZED VIEW IF NOT EXISTS {c}.mv AS SELECT id FROM {c}.w WITH DATA"
+        ),
         StatementCase("REFRESH MATERIALIZED VIEW {c}.mv"),
         StatementCase(
             "CREATE MATERIALIZED VIEW {c}.x AS SELECT count(*) AS n FROM {c}.w",
@@ -356,7 +467,9 @@ JVM = {
             says="seconds, as `CAST` has it, where the connector counts microseconds",
         ),
         StatementCase("SELECT id FROM {c}.e TIMESTAMP AS OF 4102444800000000"),
-        StatementCase("SELECT id, length(b) FROM {c}.e WITH ('blob_handling' = 'bytes')", since="4.3"),
+        StatementCase(
+            "SELECT id, length(b) FROM {c}.e WITH ('blob_handling' = 'bytes')", since="4.3"
+        ),
         StatementCase("DESCRIBE TABLE {c}.e"),
         StatementCase("SHOW TBLPROPERTIES {c}.e"),
     ),
@@ -371,7 +484,9 @@ JVM = {
             "PARSE_SYNTAX_ERROR",
             "CREATE INDEX i ON lance.w USING FTS (s) OPTIONS (base_tokenizer = 'simple')",
         ),
-        StatementCase("ALTER TABLE {c}.w DROP INDEX i", "PARSE_SYNTAX_ERROR", "DROP INDEX i ON lance.w"),
+        StatementCase(
+            "ALTER TABLE {c}.w DROP INDEX i", "PARSE_SYNTAX_ERROR", "DROP INDEX i ON lance.w"
+        ),
         StatementCase("CREATE INDEX i ON {c}.w USING BTREE (id)"),
         StatementCase("SHOW INDEXES IN {c}.w"),
         StatementCase("OPTIMIZE INDEX i ON {c}.w", says="the connector has no such statement"),
@@ -382,7 +497,9 @@ JVM = {
             "UNRECOGNIZED_PARAMETER_NAME",
             "VACUUM lance.w RETAIN 168 HOURS",
         ),
-        StatementCase("CREATE TEMPORARY VIEW some_view AS SELECT _rowaddr, upper(s) AS loud, lower(s) AS s FROM {c}.w"),
+        StatementCase(
+            "CREATE TEMPORARY VIEW some_view AS SELECT _rowaddr, upper(s) AS loud, lower(s) AS s FROM {c}.w"
+        ),
         StatementCase("ALTER TABLE {c}.w ADD COLUMNS loud FROM some_view"),
         StatementCase("ALTER TABLE {c}.w UPDATE COLUMNS s FROM some_view"),
         StatementCase("ALTER TABLE {c}.w CREATE TAG 'v1'"),

@@ -10,10 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 
-_STAFF = pa.schema([pa.field("pk", pa.int32(), nullable=False), ("n", pa.int32()), ("dep", pa.string())])
+_STAFF = pa.schema(
+    [pa.field("pk", pa.int32(), nullable=False), ("n", pa.int32()), ("dep", pa.string())]
+)
 _COORDINATES = pa.struct([("x", pa.int32()), ("y", pa.string())])
 _DEEP = pa.struct(
-    [("x", pa.int32()), ("in", pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.string()))]))]
+    [
+        ("x", pa.int32()),
+        ("in", pa.struct([("a", pa.list_(pa.int32())), ("m", pa.map_(pa.string(), pa.string()))])),
+    ]
 )
 _STRICT = pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.int64())])
 
@@ -22,7 +27,9 @@ TABLES = {
     "places": _STAFF.append(pa.field("at", _COORDINATES)),
     "deep": pa.schema([_STAFF.field("pk"), ("s", _DEEP), ("dep", pa.string())]),
     "strict": pa.schema([_STAFF.field("pk"), ("s", _STRICT), ("dep", pa.string())]),
-    "keyed": pa.schema([_STAFF.field("pk"), ("id", pa.int32()), ("n", pa.int32()), ("dep", pa.string())]),
+    "keyed": pa.schema(
+        [_STAFF.field("pk"), ("id", pa.int32()), ("n", pa.int32()), ("dep", pa.string())]
+    ),
     "void": pa.schema([_STAFF.field("pk"), ("v", pa.null()), ("dep", pa.string())]),
     "texts": pa.schema([_STAFF.field("pk"), ("n", pa.string()), ("dep", pa.string())]),
     "numbers": pa.schema([("n", pa.int32())]),
@@ -81,13 +88,29 @@ _CONDITIONS: dict[str, tuple[Rows, str, set[int]]] = {
     "NOT IN predicates 1": (_GAP, "n NOT IN (NULL, 1)", set()),
     "NOT IN predicates 2": (_GAP, "n NOT IN (1, 10)", {2}),
     "IN subqueries 1": (_GAP, f"n IN {_IDS} AND dep IN (SELECT v FROM VALUES ('a') AS d(v))", {1}),
-    "IN subqueries 2": (_GAP, "n IS NULL OR n IN (SELECT v + 1 FROM VALUES (1), (NULL) AS d(v))", {2, 3}),
-    "IN subqueries 3": (_GAP, "n IN (SELECT v + 2 FROM VALUES (0), (NULL) AS d(v)) AND dep = 'a'", set()),
-    "multi-column IN subqueries": (_GAP, "(n, dep) IN (SELECT * FROM VALUES (1, 'a'), (2, 'z') AS d(v, w))", {1}),
+    "IN subqueries 2": (
+        _GAP,
+        "n IS NULL OR n IN (SELECT v + 1 FROM VALUES (1), (NULL) AS d(v))",
+        {2, 3},
+    ),
+    "IN subqueries 3": (
+        _GAP,
+        "n IN (SELECT v + 2 FROM VALUES (0), (NULL) AS d(v)) AND dep = 'a'",
+        set(),
+    ),
+    "multi-column IN subqueries": (
+        _GAP,
+        "(n, dep) IN (SELECT * FROM VALUES (1, 'a'), (2, 'z') AS d(v, w))",
+        {1},
+    ),
     "NOT IN subqueries 1": (_GAP, f"n NOT IN {_IDS}", set()),
     "NOT IN subqueries 2": (_GAP, f"n NOT IN {_PLAIN_IDS}", {2}),
     "NOT IN subqueries 3": (_GAP, f"n NOT IN {_IDS} OR dep IN ('b', 'z')", {2}),
-    "NOT IN subqueries 4": (_GAP, f"n NOT IN {_PLAIN_IDS} AND EXISTS (SELECT 1 FROM {_DEPS} d WHERE dep = d.v)", {2}),
+    "NOT IN subqueries 4": (
+        _GAP,
+        f"n NOT IN {_PLAIN_IDS} AND EXISTS (SELECT 1 FROM {_DEPS} d WHERE dep = d.v)",
+        {2},
+    ),
     "NOT IN subqueries 5": (
         _GAP,
         f"t.n NOT IN {_PLAIN_IDS} OR EXISTS (SELECT 1 FROM {_DEPS} d WHERE t.dep = d.v)",
@@ -96,7 +119,11 @@ _CONDITIONS: dict[str, tuple[Rows, str, set[int]]] = {
     "NOT IN over empty subquery": (_GAP, f"n NOT IN {_NO_IDS}", {1, 2, 3}),
     "EXISTS subquery 1": (_GAP, f"EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v)", {1}),
     "EXISTS subquery 2": (_GAP, f"EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v + 1)", {2}),
-    "EXISTS subquery 3": (_GAP, f"EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v) OR t.n IS NULL", {1, 3}),
+    "EXISTS subquery 3": (
+        _GAP,
+        f"EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v) OR t.n IS NULL",
+        {1, 3},
+    ),
     "EXISTS subquery 4": (
         _GAP,
         f"EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v) AND EXISTS (SELECT 1 FROM {_DEPS} e WHERE t.dep = e.v)",
@@ -107,8 +134,16 @@ _CONDITIONS: dict[str, tuple[Rows, str, set[int]]] = {
         f"NOT EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v + 1) AND NOT EXISTS (SELECT 1 FROM {_DEPS} e WHERE t.dep = e.v)",
         {1, 3},
     ),
-    "NOT EXISTS subquery 2": (_GAP, f"NOT EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v + 1)", {1, 3}),
-    "NOT EXISTS subquery 3": (_GAP, f"NOT EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v) OR t.n = 1", {1, 2, 3}),
+    "NOT EXISTS subquery 2": (
+        _GAP,
+        f"NOT EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v + 1)",
+        {1, 3},
+    ),
+    "NOT EXISTS subquery 3": (
+        _GAP,
+        f"NOT EXISTS (SELECT 1 FROM {_IDS} d WHERE t.n = d.v) OR t.n = 1",
+        {1, 2, 3},
+    ),
     "a scalar subquery": (_GAP, "n <= (SELECT min(v) FROM VALUES (1), (9), (NULL) AS d(v))", {1}),
     "subquery on source table": (_GAP, "pk IN (SELECT pk FROM {t} WHERE dep = 'a')", {1, 3}),
     "supported predicates 1": (_THREE, "dep = 'a'", {1, 3}),
@@ -156,7 +191,12 @@ DELETES = (
     RowCase("delete without condition", _THREE, "DELETE FROM {t}", ()),
     RowCase("delete from empty tables", (), "DELETE FROM {t} WHERE n <= 1", ()),
     RowCase("EXPLAIN only delete", _THREE, "EXPLAIN DELETE FROM {t} WHERE n <= 1000"),
-    RowCase("delete with analysis failure", _THREE, "DELETE FROM {t} WHERE none = 1", fails="UNRESOLVED_COLUMN"),
+    RowCase(
+        "delete with analysis failure",
+        _THREE,
+        "DELETE FROM {t} WHERE none = 1",
+        fails="UNRESOLVED_COLUMN",
+    ),
     RowCase(
         "delete with nondeterministic conditions",
         _THREE,
@@ -225,7 +265,12 @@ DELETES = (
 )
 
 UPDATES = (
-    RowCase("update without condition", _THREE, "UPDATE {t} SET n = -1", tuple((i, -1, d) for i, _, d in _THREE)),
+    RowCase(
+        "update without condition",
+        _THREE,
+        "UPDATE {t} SET n = -1",
+        tuple((i, -1, d) for i, _, d in _THREE),
+    ),
     RowCase("update empty tables", (), "UPDATE {t} SET dep = 'x' WHERE n <= 1", ()),
     RowCase("EXPLAIN only update", _THREE, "EXPLAIN UPDATE {t} SET dep = 'x' WHERE pk = 1"),
     RowCase(
@@ -234,7 +279,12 @@ UPDATES = (
         "UPDATE {t} SET `dep` = concat(dep, n), n = `n` - pk WHERE pk <=> 1",
         ((1, 10, "a11"), (2, 22, "a")),
     ),
-    RowCase("update with analysis failure", _THREE, "UPDATE {t} SET none = -1", fails="UNRESOLVED_COLUMN"),
+    RowCase(
+        "update with analysis failure",
+        _THREE,
+        "UPDATE {t} SET none = -1",
+        fails="UNRESOLVED_COLUMN",
+    ),
     RowCase(
         "update with assignments to row ID",
         _THREE,
@@ -242,7 +292,10 @@ UPDATES = (
         ((10, 100, "a"), *_THREE[1:]),
     ),
     RowCase(
-        "update with default values", _THREE, "UPDATE {t} SET n = DEFAULT WHERE pk = 1", ((1, None, "a"), *_THREE[1:])
+        "update with default values",
+        _THREE,
+        "UPDATE {t} SET n = DEFAULT WHERE pk = 1",
+        ((1, None, "a"), *_THREE[1:]),
     ),
     RowCase(
         "update with nondeterministic conditions",
@@ -257,7 +310,10 @@ UPDATES = (
         ((1, 0, "a"), (2, 0, "b"), (3, 300, "a")),
     ),
     RowCase(
-        "update with constraint violation", _THREE, "UPDATE {t} SET pk = NULL WHERE dep = 'a'", fails="NOT_NULL|NULL"
+        "update with constraint violation",
+        _THREE,
+        "UPDATE {t} SET pk = NULL WHERE dep = 'a'",
+        fails="NOT_NULL|NULL",
     ),
     RowCase(
         "update with NOT NULL checks",
@@ -354,7 +410,10 @@ UPDATES = (
         _THREE,
         "ALTER TABLE {t} ADD COLUMN s STRUCT<c: CHAR(3), v: VARCHAR(5)>; UPDATE {t} SET s = named_struct('c', 'z', 'v', 'z'); "
         "UPDATE {t} SET s.c = 'x', s.v = 'y' WHERE dep = 'a'",
-        tuple((*row, {"c": "x  " if row[2] == "a" else "z  ", "v": "y" if row[2] == "a" else "z"}) for row in _THREE),
+        tuple(
+            (*row, {"c": "x  " if row[2] == "a" else "z  ", "v": "y" if row[2] == "a" else "z"})
+            for row in _THREE
+        ),
     ),
 )
 
@@ -364,7 +423,9 @@ def _merge(source: str, *clauses: str, on: str = "t.pk = s.pk") -> str:
 
 
 def _values(*rows: tuple[Any, ...], columns: str = "pk, n, dep") -> str:
-    literals = (", ".join("NULL" if value is None else repr(value) for value in row) for row in rows)
+    literals = (
+        ", ".join("NULL" if value is None else repr(value) for value in row) for row in rows
+    )
     return f"(SELECT * FROM VALUES {', '.join(f'({row})' for row in literals)} AS v({columns}))"
 
 
@@ -373,7 +434,11 @@ _FROM_TWO = _values((2, 20, "y"), (4, 40, "z"))
 _TWICE = f"(SELECT * FROM {_values((1, 10, 'x'))} UNION ALL SELECT * FROM {_values((1, 11, 'y'))})"
 _INSERT = "WHEN NOT MATCHED THEN INSERT *"
 _UPDATE = "WHEN MATCHED THEN UPDATE SET *"
-_MATCHED, _NOT_MATCHED, _BY_SOURCE = "WHEN MATCHED THEN", "WHEN NOT MATCHED THEN", "WHEN NOT MATCHED BY SOURCE THEN"
+_MATCHED, _NOT_MATCHED, _BY_SOURCE = (
+    "WHEN MATCHED THEN",
+    "WHEN NOT MATCHED THEN",
+    "WHEN NOT MATCHED BY SOURCE THEN",
+)
 _CONDITIONAL = _values((1, 10, "x"), (2, 20, "y"), (6, 60, "z"))
 
 MERGES = (
@@ -410,7 +475,9 @@ MERGES = (
         (*_THREE, (4, -40, "y_low"), (5, 50, "z_high")),
     ),
     RowCase(
-        "merge with literal false ON condition", _THREE, _merge(_SOURCE, f"{_MATCHED} UPDATE SET t.n = -1", on="false")
+        "merge with literal false ON condition",
+        _THREE,
+        _merge(_SOURCE, f"{_MATCHED} UPDATE SET t.n = -1", on="false"),
     ),
     RowCase(
         "merge with literal true ON condition",
@@ -438,13 +505,21 @@ MERGES = (
     RowCase(
         "merge into with assignments to primary key in NOT MATCHED BY SOURCE",
         _THREE[:2],
-        _merge(_values((1, 10, "x")), f"{_MATCHED} UPDATE SET t.n = -1", f"{_BY_SOURCE} UPDATE SET t.pk = -1"),
+        _merge(
+            _values((1, 10, "x")),
+            f"{_MATCHED} UPDATE SET t.n = -1",
+            f"{_BY_SOURCE} UPDATE SET t.pk = -1",
+        ),
         ((-1, 200, "b"), (1, -1, "a")),
     ),
     RowCase(
         "merge into with assignments to primary key in MATCHED",
         _THREE[:2],
-        _merge(_values((1, 10, "x")), f"{_MATCHED} UPDATE SET t.pk = -1", f"{_BY_SOURCE} UPDATE SET t.n = -1"),
+        _merge(
+            _values((1, 10, "x")),
+            f"{_MATCHED} UPDATE SET t.pk = -1",
+            f"{_BY_SOURCE} UPDATE SET t.n = -1",
+        ),
         ((-1, 100, "a"), (2, -1, "b")),
     ),
     RowCase(
@@ -481,7 +556,10 @@ MERGES = (
         (_FIVE[1], _FIVE[2], (4, 401, "a"), _FIVE[4], (6, 0, "new")),
     ),
     RowCase(
-        "merge with one NOT MATCHED BY SOURCE clause", _THREE, _merge(_FROM_TWO, f"{_BY_SOURCE} DELETE"), _THREE[1:2]
+        "merge with one NOT MATCHED BY SOURCE clause",
+        _THREE,
+        _merge(_FROM_TWO, f"{_BY_SOURCE} DELETE"),
+        _THREE[1:2],
     ),
     RowCase(
         "merge with one conditional NOT MATCHED BY SOURCE clause",
@@ -492,13 +570,21 @@ MERGES = (
     RowCase(
         "merge with MATCHED and NOT MATCHED BY SOURCE clauses",
         _THREE,
-        _merge(_FROM_TWO, f"{_MATCHED} DELETE", "WHEN NOT MATCHED BY SOURCE AND n = 100 THEN UPDATE SET n = -1"),
+        _merge(
+            _FROM_TWO,
+            f"{_MATCHED} DELETE",
+            "WHEN NOT MATCHED BY SOURCE AND n = 100 THEN UPDATE SET n = -1",
+        ),
         ((1, -1, "a"), _THREE[2]),
     ),
     RowCase(
         "merge with NOT MATCHED and NOT MATCHED BY SOURCE clauses",
         _THREE,
-        _merge(_FROM_TWO, f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (pk, -1, 'new')", f"{_BY_SOURCE} DELETE"),
+        _merge(
+            _FROM_TWO,
+            f"{_NOT_MATCHED} INSERT (pk, n, dep) VALUES (pk, -1, 'new')",
+            f"{_BY_SOURCE} DELETE",
+        ),
         (_THREE[1], (4, -1, "new")),
     ),
     RowCase(
@@ -525,7 +611,8 @@ MERGES = (
     RowCase(
         "merge with CTE",
         _THREE,
-        f"WITH c AS (SELECT pk + 1 AS pk, n, dep FROM {_values((0, 10, 'x'), (1, 20, 'y'))}) " + _merge("c", _UPDATE),
+        f"WITH c AS (SELECT pk + 1 AS pk, n, dep FROM {_values((0, 10, 'x'), (1, 20, 'y'))}) "
+        + _merge("c", _UPDATE),
         ((1, 10, "x"), (2, 20, "y"), _THREE[2]),
     ),
     RowCase(
@@ -573,13 +660,19 @@ MERGES = (
     RowCase(
         "merge cardinality check with only NOT MATCHED clauses",
         _THREE,
-        _merge(f"(SELECT * FROM {_TWICE} UNION ALL SELECT 4, 40, 'z' UNION ALL SELECT 4, 41, 'z')", _INSERT),
+        _merge(
+            f"(SELECT * FROM {_TWICE} UNION ALL SELECT 4, 40, 'z' UNION ALL SELECT 4, 41, 'z')",
+            _INSERT,
+        ),
         (*_THREE, (4, 40, "z"), (4, 41, "z")),
     ),
     RowCase(
         "merge cardinality check with small target and large source",
         _THREE,
-        _merge(f"(SELECT * FROM {_TWICE} UNION ALL SELECT CAST(id AS INT), 0, 'z' FROM range(10, 2000))", _UPDATE),
+        _merge(
+            f"(SELECT * FROM {_TWICE} UNION ALL SELECT CAST(id AS INT), 0, 'z' FROM range(10, 2000))",
+            _UPDATE,
+        ),
         fails="MERGE_CARDINALITY_VIOLATION",
     ),
     RowCase(
@@ -705,7 +798,10 @@ MERGES = (
             ((1, value, "a"),),
             table="deep",
         )
-        for kind, key, clause in (("MATCHED", 1, _MATCHED), ("NOT MATCHED BY SOURCE", 5, _BY_SOURCE))
+        for kind, key, clause in (
+            ("MATCHED", 1, _MATCHED),
+            ("NOT MATCHED BY SOURCE", 5, _BY_SOURCE),
+        )
         for number, (assignments, value) in enumerate(
             (
                 (
@@ -748,20 +844,35 @@ MERGES = (
             f"{_MATCHED} UPDATE SET s.c = 'x1', s.v = 'x2'",
             f"{_BY_SOURCE} UPDATE SET s.c = 'y1', s.v = 'y2'",
         ).replace(" s ON t.pk = s.pk", " src ON t.pk = src.pk"),
-        tuple((*row, {"c": "x1 " if row[0] == 1 else "y1 ", "v": "x2" if row[0] == 1 else "y2"}) for row in _THREE),
+        tuple(
+            (*row, {"c": "x1 " if row[0] == 1 else "y1 ", "v": "x2" if row[0] == 1 else "y2"})
+            for row in _THREE
+        ),
     ),
     *(
         RowCase(
             f"merge with NOT NULL checks in {kind}",
             _STRICT_ROWS,
-            _merge(f"(SELECT {key} AS pk)", f"{clause} {action}").replace(" s ON t.pk = s.pk", " src ON t.pk = src.pk"),
+            _merge(f"(SELECT {key} AS pk)", f"{clause} {action}").replace(
+                " s ON t.pk = s.pk", " src ON t.pk = src.pk"
+            ),
             fails="NOT_NULL_ASSERT_VIOLATION|NULL",
             table="strict",
         )
         for kind, key, clause, action in (
             ("MATCHED", 1, _MATCHED, "UPDATE SET s = named_struct('a', NULL, 'b', -1L)"),
-            ("NOT MATCHED BY SOURCE", 7, _BY_SOURCE, "UPDATE SET s = named_struct('a', NULL, 'b', -1L)"),
-            ("NOT MATCHED", 7, _NOT_MATCHED, "INSERT (pk, s, dep) VALUES (7, named_struct('a', NULL, 'b', -1L), 'x')"),
+            (
+                "NOT MATCHED BY SOURCE",
+                7,
+                _BY_SOURCE,
+                "UPDATE SET s = named_struct('a', NULL, 'b', -1L)",
+            ),
+            (
+                "NOT MATCHED",
+                7,
+                _NOT_MATCHED,
+                "INSERT (pk, s, dep) VALUES (7, named_struct('a', NULL, 'b', -1L), 'x')",
+            ),
         )
     ),
     *(
@@ -778,7 +889,8 @@ MERGES = (
             "DELETE": _merge(_SOURCE, f"WHEN MATCHED AND {condition} THEN DELETE"),
             "INSERT": _merge(_SOURCE, f"WHEN NOT MATCHED AND {condition} THEN INSERT *"),
             "BY SOURCE": _merge(
-                _SOURCE, f"WHEN NOT MATCHED BY SOURCE AND {condition.replace('s.pk', 't.pk')} THEN DELETE"
+                _SOURCE,
+                f"WHEN NOT MATCHED BY SOURCE AND {condition.replace('s.pk', 't.pk')} THEN DELETE",
             ),
         }.items()
     ),
@@ -819,7 +931,8 @@ MERGES = (
     RowCase(
         "merge into table with recursive CTE",
         _NUMBERS,
-        _RECURSIVE + "MERGE INTO {t} t USING s ON t.n = s.n WHEN MATCHED THEN UPDATE SET t.n = t.n - 1 "
+        _RECURSIVE
+        + "MERGE INTO {t} t USING s ON t.n = s.n WHEN MATCHED THEN UPDATE SET t.n = t.n - 1 "
         "WHEN NOT MATCHED THEN INSERT (n) VALUES (-s.n) WHEN NOT MATCHED BY SOURCE THEN UPDATE SET t.n = t.n + 1",
         ((-5,), (-3,), (-2,), (0,), (3,), (9,), (10,)),
         table="numbers",
@@ -857,15 +970,24 @@ MERGES = (
     RowCase(
         "merge does not set every column of a wide row",
         tuple((*row, {"x": 1, "y": "p"}) for row in _THREE),
-        _merge(_FROM_TWO, "WHEN MATCHED AND t.n = 200 THEN UPDATE SET dep = s.dep", f"{_BY_SOURCE} UPDATE SET n = -1"),
-        ((1, -1, "a", {"x": 1, "y": "p"}), (2, 200, "y", {"x": 1, "y": "p"}), (3, -1, "a", {"x": 1, "y": "p"})),
+        _merge(
+            _FROM_TWO,
+            "WHEN MATCHED AND t.n = 200 THEN UPDATE SET dep = s.dep",
+            f"{_BY_SOURCE} UPDATE SET n = -1",
+        ),
+        (
+            (1, -1, "a", {"x": 1, "y": "p"}),
+            (2, 200, "y", {"x": 1, "y": "p"}),
+            (3, -1, "a", {"x": 1, "y": "p"}),
+        ),
         table="places",
     ),
     RowCase(
         "merge with names in other case",
         _THREE,
         _merge(
-            _values((1, 10, "x"), (4, 40, "y"), columns="PK, N, DEP"), "WHEN NOT MATCHED AND s.pk >= 2 THEN INSERT *"
+            _values((1, 10, "x"), (4, 40, "y"), columns="PK, N, DEP"),
+            "WHEN NOT MATCHED AND s.pk >= 2 THEN INSERT *",
         ),
         (*_THREE, (4, 40, "y")),
     ),

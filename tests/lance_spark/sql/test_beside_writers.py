@@ -54,7 +54,9 @@ def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | str:
         for statement in STATEMENTS
         for change in CONCURRENT_CHANGES
         for moment in ("before", "after")
-        for quick in [change in QUICK.get(statement, ()) and (moment == "before") == (change != "compact")]
+        for quick in [
+            change in QUICK.get(statement, ()) and (moment == "before") == (change != "compact")
+        ]
     ],
 )
 def test_a_statement_and_another_commit_are_as_one_after_the_other(
@@ -90,19 +92,28 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
 
 
 @pytest.mark.long
-def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_two_statements_at_once_in_two_threads(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     sql("CREATE TABLE {c}.t AS SELECT id, 0 AS a, 0 AS b FROM range(40)")
-    statements = [f"UPDATE {{c}}.t SET {column} = {column} + 1 WHERE id % 2 = {half}" for column, half in ("a0", "b0")]
+    statements = [
+        f"UPDATE {{c}}.t SET {column} = {column} + 1 WHERE id % 2 = {half}"
+        for column, half in ("a0", "b0")
+    ]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(sql, statements))
-    assert sql("SELECT count(*), min(a), sum(a) div 20, min(b), sum(b) div 20 FROM {c}.t") == [(40, 0, 1, 0, 1)]
+    assert sql("SELECT count(*), min(a), sum(a) div 20, min(b), sum(b) div 20 FROM {c}.t") == [
+        (40, 0, 1, 0, 1)
+    ]
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("change", ["delete", "in place"])
-def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_path: Path, change: str) -> None:
+def test_a_subquery_over_the_table_is_read_again(
+    sql: Sql, db: Connection, tmp_path: Path, change: str
+) -> None:
     """A commit to fragments that the statement only reads makes the statement run again."""
     make(uri := str(tmp_path / "t.lance"))
     acts: dict[str, Act] = {
@@ -111,7 +122,9 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
     }
     with acting_once("before", lambda: acts[change](uri)) as acted, inline_rows.only("columns"):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
-    assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if change == "delete" else 129,)]
+    assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [
+        (28 if change == "delete" else 129,)
+    ]
     with (
         acting_once("after", lambda: lance.dataset(uri).delete("id = 12")),
         pytest.raises(PySparkException, match="at the moment of the commit"),
@@ -124,13 +137,15 @@ def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, tmp_path
     make(uri := str(tmp_path / "t.lance"))
     merge = "MERGE INTO {c}.t USING (SELECT id FROM range(27, 33)) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
     new = lance.dataset(uri).to_table(filter="id < 2")
-    source = new.set_column(new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64()))
+    source = new.set_column(
+        new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64())
+    )
     insert = lance.dataset(uri).merge_insert("id").when_not_matched_insert_all()
     with acting_once("before", lambda: insert.execute(source)) as acted:
         assert sql(merge) == [(1, 0, 0, 1)]
-    assert acted and sql("SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id") == [
-        (i, 1) for i in range(27, 33)
-    ]
+    assert acted and sql(
+        "SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id"
+    ) == [(i, 1) for i in range(27, 33)]
 
 
 @pytest.mark.sample(2)
@@ -146,7 +161,9 @@ def test_a_table_that_a_concurrent_writer_creates_gets_no_rows_of_a_create(
         lance.write_dataset(pa.table({"id": [100]}), uri)
         yield from batches
 
-    spark.range(0, 3, 1, 1).mapInArrow(create_first, "id bigint").createOrReplaceTempView("creating")
+    spark.range(0, 3, 1, 1).mapInArrow(create_first, "id bigint").createOrReplaceTempView(
+        "creating"
+    )
     if create == "CREATE TABLE":
         with pytest.raises(PySparkException, match="TableExistsError"):
             sql("CREATE TABLE {c}.t AS SELECT * FROM creating")
@@ -160,7 +177,12 @@ def test_a_table_that_a_concurrent_writer_creates_gets_no_rows_of_a_create(
 @pytest.mark.parametrize("moment", ["before it is run", "before its tasks open it"])
 @pytest.mark.parametrize("statement", ["update rows", "delete", "merge"])
 def test_a_statement_whose_version_is_cleaned_up_is_run_again(
-    sql: Sql, db: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, moment: str
+    sql: Sql,
+    db: Connection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+    moment: str,
 ) -> None:
     make(uri := str(tmp_path / "t.lance"))
     make(twin := str(tmp_path / "twin.lance"))
@@ -177,7 +199,9 @@ def test_a_statement_whose_version_is_cleaned_up_is_run_again(
         return run
 
     owner, name = (
-        (statements, "_open_analyzed") if moment == "before it is run" else (statements.RowStatement, "_read_rows")
+        (statements, "_open_analyzed")
+        if moment == "before it is run"
+        else (statements.RowStatement, "_read_rows")
     )
     monkeypatch.setattr(owner, name, clean_up_first(getattr(owner, name)))
     sql(STATEMENTS[statement].replace("{t}", "{c}.t"))

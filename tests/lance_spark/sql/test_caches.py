@@ -28,7 +28,10 @@ CHANGES = {
     "UPDATE {c}.t SET a = 100 WHERE id = 1": (6, 114),
     "DELETE FROM {c}.t WHERE id IN (SELECT 5)": (5, 109),
     "CALL {c}.system.restore(table => 't', version => '2')": (6, 114),
-    "MERGE INTO {c}.t USING (SELECT 1L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0": (6, 14),
+    "MERGE INTO {c}.t USING (SELECT 1L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0": (
+        6,
+        14,
+    ),
     "INSERT INTO {c}.t REPLACE WHERE id < 3 SELECT 7L, 7L": (4, 19),
 }
 """Rows and sum after each of these statements."""
@@ -41,7 +44,9 @@ def test_a_cached_table_is_refreshed_by_its_statements(sql: Sql, db: Connection,
     sql("CACHE TABLE total AS SELECT count(*) AS n, sum(a) AS a FROM {c}.t")
     for statement, expected in list(CHANGES.items())[:most]:
         sql(statement)
-        assert sql("SELECT count(*), sum(a) FROM {c}.t") == [expected] == sql("SELECT * FROM total"), statement
+        assert (
+            sql("SELECT count(*), sum(a) FROM {c}.t") == [expected] == sql("SELECT * FROM total")
+        ), statement
 
 
 @pytest.mark.long
@@ -76,7 +81,9 @@ def test_a_statement_reads_nothing_that_is_cached_of_its_table(sql: Sql, db: Con
         pytest.param("DELETE FROM {c}.t WHERE id % 4 = 1 AND a + 0 = id", marks=pytest.mark.long),
     ],
 )
-def test_a_version_that_comes_while_a_statement_is_planned(sql: Sql, db: Connection, statement: str) -> None:
+def test_a_version_that_comes_while_a_statement_is_planned(
+    sql: Sql, db: Connection, statement: str
+) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(8)")
     dataset = lance.dataset(db.open_table("t").uri)
     acted = with_commit_before_planning(
@@ -88,7 +95,9 @@ def test_a_version_that_comes_while_a_statement_is_planned(sql: Sql, db: Connect
     assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
 
 
-def with_commit_before_planning(act: Callable[[], object], change: Callable[[], object]) -> list[int]:
+def with_commit_before_planning(
+    act: Callable[[], object], change: Callable[[], object]
+) -> list[int]:
     """Lets another writer commit once, after a statement has chosen its version and before Spark plans the
     statement.
     """

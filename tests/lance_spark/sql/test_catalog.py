@@ -9,7 +9,12 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, ParseException, PySparkException, SparkRuntimeException
+from pyspark.errors import (
+    AnalysisException,
+    ParseException,
+    PySparkException,
+    SparkRuntimeException,
+)
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StructField, StructType
@@ -27,23 +32,38 @@ def test_a_table_is_made_as_it_is_declared(sql: Sql, db: Connection) -> None:
         "TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'b.lance.encoding' = 'blob', 'team' = 'x', "
         "'data_storage_version' = '2.1')"
     )
-    assert sql("SELECT id, name, v FROM {c}.t") == [] and sql("SELECT count(*) FROM {c}.t") == [(0,)]
+    assert sql("SELECT id, name, v FROM {c}.t") == [] and sql("SELECT count(*) FROM {c}.t") == [
+        (0,)
+    ]
     dataset = db.open_table("t").to_lance()
-    assert dataset.schema.field("v").type == pa.list_(pa.float32(), 2) and not dataset.schema.field("id").nullable
+    assert (
+        dataset.schema.field("v").type == pa.list_(pa.float32(), 2)
+        and not dataset.schema.field("id").nullable
+    )
     assert (dataset.data_storage_version, dataset.has_stable_row_ids) == ("2.1", True)
     assert sql("DESCRIBE {c}.t")[0] == ("id", "bigint", "the key")
     properties = dict(sql("SHOW TBLPROPERTIES {c}.t"))
-    assert (properties["team"], properties["current-version"], properties["rows"]) == ("x", str(dataset.version), "0")
+    assert (properties["team"], properties["current-version"], properties["rows"]) == (
+        "x",
+        str(dataset.version),
+        "0",
+    )
     # The listener of OpenLineage reads these.
     assert properties["openlineage.dataset.namespace"] == "file"
     assert properties["openlineage.dataset.name"] == dataset.uri
     extended = {row[0]: row[1] for row in sql("DESCRIBE EXTENDED {c}.t")}
-    assert extended["Provider"] == "lance" and extended["Location"] == dataset.uri and extended["Comment"] == "ours"
+    assert (
+        extended["Provider"] == "lance"
+        and extended["Location"] == dataset.uri
+        and extended["Comment"] == "ours"
+    )
     assert "name STRING" in sql("SHOW CREATE TABLE {c}.t")[0][0]
     assert sql("SHOW COLUMNS IN {c}.t") == [("id",), ("name",), ("v",), ("b",)]
 
 
-def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_rows_are_inserted_by_place_and_by_name(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, name STRING)")
     sql("INSERT INTO {c}.t VALUES (1, 'a')")
     sql("INSERT INTO {c}.t (name, id) VALUES ('b', 2)")
@@ -55,7 +75,9 @@ def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection, spark:
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(12, "b"), (13, "c")]
     sql("INSERT INTO {c}.t REPLACE WHERE id = 12 SELECT 20L, 'r'")
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(13, "c"), (20, "r")]
-    evolving = "INSERT WITH SCHEMA EVOLUTION INTO {c}.t SELECT 30L AS id, 'e' AS name, 1.5D AS extra"
+    evolving = (
+        "INSERT WITH SCHEMA EVOLUTION INTO {c}.t SELECT 30L AS id, 'e' AS name, 1.5D AS extra"
+    )
     if spark.version >= "4.2":
         sql(evolving)
         assert sql("SELECT extra, id FROM {c}.t ORDER BY id") == [(None, 13), (None, 20), (1.5, 30)]
@@ -69,15 +91,22 @@ def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection, spark:
 
 def merge_schema(spark: SparkSession, sql: Sql, db: Connection) -> None:
     """The option of a DataFrame acts like the statement, but only on Lance tables, and only if the option is true."""
-    new, name = spark.newSession(), "evolving"  # the catalog of the other was set after its first query
+    new, name = (
+        spark.newSession(),
+        "evolving",
+    )  # the catalog of the other was set after its first query
     lance_spark.catalog(new, name, db.uri)
     rows = new.sql("SELECT 40L AS id, 'f' AS name, 2.5D AS extra, 'g' AS more")
     with pytest.raises(AnalysisException, match=r"TOO_MANY|EXTRA_COLUMNS|EXTRA|ARITY"):
         rows.writeTo(f"{name}.t").option("mergeSchema", "false").append()
     rows.writeTo(f"{name}.t").option("mergeSchema", "true").append()
     rows.withColumn("last", sf.lit(1)).write.option("mergeschema", True).insertInto(f"{name}.t")
-    rows.withColumn("saved", sf.lit(2)).write.mode("append").option("mergeSchema", True).saveAsTable(f"{name}.t")
-    evolved_rows = sql("SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved")
+    rows.withColumn("saved", sf.lit(2)).write.mode("append").option(
+        "mergeSchema", True
+    ).saveAsTable(f"{name}.t")
+    evolved_rows = sql(
+        "SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved"
+    )
     assert evolved_rows == [(None, None, None), ("g", None, None), ("g", None, 2), ("g", 1, None)]
 
 
@@ -103,10 +132,13 @@ def test_an_overwrite_replaces_all_rows_whatever_the_mode_for_partitions(
         assert sql("SELECT * FROM {c}.t") == [(22, "p")]
         sql("INSERT OVERWRITE {c}.t SELECT * FROM {c}.t WHERE id = 0")
     counts = [
-        sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {v}") for v in range(table.version - 6, table.version + 1)
+        sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {v}")
+        for v in range(table.version - 6, table.version + 1)
     ]
     assert counts == [[(n,)] for n in (4, 2, 1, 1, 1, 1, 0)]
-    assert not table.to_lance().schema.field("id").nullable and ("team", "x") in sql("SHOW TBLPROPERTIES {c}.t")
+    assert not table.to_lance().schema.field("id").nullable and ("team", "x") in sql(
+        "SHOW TBLPROPERTIES {c}.t"
+    )
 
 
 @contextmanager
@@ -120,12 +152,15 @@ def overwrites(spark: SparkSession, mode: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "most", [pytest.param(None, marks=pytest.mark.long, id="all"), pytest.param(4, id="the first doors")]
+    "most",
+    [pytest.param(None, marks=pytest.mark.long, id="all"), pytest.param(4, id="the first doors")],
 )
 def test_not_null_of_fields_of_structs_holds_whatever_writes(
     sql: Sql, db: Connection, spark: SparkSession, most: int | None
 ) -> None:
-    sql("CREATE TABLE {c}.t (id BIGINT, s STRUCT<x: INT NOT NULL, y: STRING>, a ARRAY<STRUCT<z: INT NOT NULL>>)")
+    sql(
+        "CREATE TABLE {c}.t (id BIGINT, s STRUCT<x: INT NOT NULL, y: STRING>, a ARRAY<STRUCT<z: INT NOT NULL>>)"
+    )
     sql(
         "INSERT INTO {c}.t VALUES (1, named_struct('x', 1, 'y', NULL), array(named_struct('z', 1), NULL)), (2, NULL, NULL)"
     )
@@ -133,7 +168,9 @@ def test_not_null_of_fields_of_structs_holds_whatever_writes(
     sql("INSERT INTO {c}.t (id, more) VALUES (3, named_struct('inner', named_struct('w', 1)))")
     table = db.open_table("t")
     lance_schema = table.to_lance().schema
-    assert lance_schema.field("s").type == pa.struct([pa.field("x", pa.int32(), nullable=False), ("y", pa.string())])
+    assert lance_schema.field("s").type == pa.struct(
+        [pa.field("x", pa.int32(), nullable=False), ("y", pa.string())]
+    )
     assert not lance_schema.field("a").type.value_field.type.field("z").nullable
     inner = lance_schema.field("more").type.field("inner")
     assert not inner.nullable and not inner.type.field("w").nullable
@@ -141,7 +178,12 @@ def test_not_null_of_fields_of_structs_holds_whatever_writes(
     version = table.version
     bad = spark.sql("SELECT 1L AS id, named_struct('x', CAST(NULL AS INT), 'y', 'y') AS s")
     bad.createOrReplaceTempView("bad")
-    addressed = spark.read.format("lance").option("with_row_address", True).load(table.uri).select("_rowaddr", "id")
+    addressed = (
+        spark.read.format("lance")
+        .option("with_row_address", True)
+        .load(table.uri)
+        .select("_rowaddr", "id")
+    )
     doors: dict[str, Callable[[], object]] = {
         "insert": lambda: sql("INSERT INTO {c}.t (id, s) SELECT * FROM bad"),
         "update": lambda: sql("UPDATE {c}.t SET s.x = NULL WHERE id = 1"),
@@ -181,7 +223,9 @@ def test_not_null_of_fields_of_structs_holds_whatever_writes(
     assert not table.to_lance().schema.field("s").type.field("x").nullable
 
 
-def test_columns_of_a_query_are_nullable_at_every_depth(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_columns_of_a_query_are_nullable_at_every_depth(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     """A query without NULLs declares no column NOT NULL."""
     query = "SELECT 1L AS id, array(1) AS a, named_struct('x', 1) AS s"
     assert not spark.sql(query).schema["a"].dataType.containsNull  # type: ignore[attr-defined]
@@ -190,12 +234,16 @@ def test_columns_of_a_query_are_nullable_at_every_depth(sql: Sql, db: Connection
         sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t SELECT *, a AS a2, s AS s2 FROM ({query})")
         sql("INSERT INTO {c}.t (a2, s2) VALUES (array(NULL), named_struct('x', NULL))")
     sql("INSERT INTO {c}.t (a, s) VALUES (array(NULL), named_struct('x', NULL))")
-    assert sql("SELECT count(*) FROM {c}.t WHERE a[0] IS NULL AND s.x IS NULL AND id IS NULL") != [(0,)]
+    assert sql("SELECT count(*) FROM {c}.t WHERE a[0] IS NULL AND s.x IS NULL AND id IS NULL") != [
+        (0,)
+    ]
     sql(f"CREATE OR REPLACE TABLE {{c}}.t AS {query}")
     sql("INSERT INTO {c}.t (a, s) VALUES (array(NULL), named_struct('x', NULL))")
 
 
-def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_not_null_of_elements_and_of_values_of_maps(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     """SQL has no syntax for this, but the schema of a program has."""
     schema = StructType(
         [
@@ -210,11 +258,15 @@ def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, sp
     for wrong in ("array(CAST(NULL AS INT)), NULL, NULL", "NULL, map(7, CAST(NULL AS INT)), NULL"):
         with pytest.raises(Exception, match="NULL"):
             sql(f"INSERT INTO {{c}}.t SELECT {wrong}")
-    sql("INSERT INTO {c}.t VALUES (array(3), map(), array(NULL, 2))")  # vectors have no NOT NULL for their elements
+    sql(
+        "INSERT INTO {c}.t VALUES (array(3), map(), array(NULL, 2))"
+    )  # vectors have no NOT NULL for their elements
     assert sql("SELECT count(*), count(a), count(m), count(v) FROM {c}.t") == [(3, 2, 2, 2)]
 
 
-def test_the_output_of_show_create_table_creates_the_table_again(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_the_output_of_show_create_table_creates_the_table_again(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql(
         "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'it''s the key', v ARRAY<FLOAT> COMMENT 'vector', b BINARY, "
         "s STRUCT<x: INT NOT NULL, e: ARRAY<DOUBLE>>, a ARRAY<STRUCT<z: STRING>>, d DECIMAL(9, 2), "
@@ -226,12 +278,24 @@ def test_the_output_of_show_create_table_creates_the_table_again(sql: Sql, db: C
         "'enable_stable_row_ids' = 'false')"
     )
     table = db.open_table("t")
-    original = (table.to_lance().schema, table.to_lance().data_storage_version, table.to_lance().has_stable_row_ids)
+    original = (
+        table.to_lance().schema,
+        table.to_lance().data_storage_version,
+        table.to_lance().has_stable_row_ids,
+    )
     table.tags.create("kept", 1)
     sql("INSERT INTO {c}.t (id, v, a) VALUES (1, array(1, 2), array(named_struct('z', 'q')))")
     sql("CREATE INDEX by_id ON {c}.t USING BTREE (id)")
     [(text,)] = sql("SHOW CREATE TABLE {c}.t")
-    for informational in ("LOCATION", "OPTIONS", "current-version", "'rows'", "by_id", "fragments", "owner"):
+    for informational in (
+        "LOCATION",
+        "OPTIONS",
+        "current-version",
+        "'rows'",
+        "by_id",
+        "fragments",
+        "owner",
+    ):
         assert informational not in text, text
     described = sql("DESCRIBE {c}.t")
     if spark.version >= "4.2":
@@ -259,7 +323,11 @@ def test_the_output_of_show_create_table_creates_the_table_again(sql: Sql, db: C
 def test_show_create_table_of_tables_that_others_made(sql: Sql, db: Connection) -> None:
     """Types without a name in Spark appear as the Spark types that hold them."""
     wide = pa.list_(pa.list_(pa.float32(), 2), 3)
-    fields = [pa.field("n", pa.uint32()), pa.field("h", pa.list_(pa.float16(), 2)), pa.field("w", wide)]
+    fields = [
+        pa.field("n", pa.uint32()),
+        pa.field("h", pa.list_(pa.float16(), 2)),
+        pa.field("w", wide),
+    ]
     lance.write_dataset(pa.schema(fields).empty_table(), f"{db.uri}/t.lance")
     [(text,)] = sql("SHOW CREATE TABLE {c}.t")
     sql("DROP TABLE {c}.t")
@@ -316,13 +384,17 @@ def test_columns_are_altered_on_the_table(sql: Sql, db: Connection) -> None:
     assert db.open_table("t").version == version
     sql("ALTER TABLE {c}.t SET TBLPROPERTIES ('k' = 'v', 'l' = 'w')")
     sql("ALTER TABLE {c}.t UNSET TBLPROPERTIES ('l')")
-    assert ("k", "v") in sql("SHOW TBLPROPERTIES {c}.t") and "l" not in dict(sql("SHOW TBLPROPERTIES {c}.t"))
+    assert ("k", "v") in sql("SHOW TBLPROPERTIES {c}.t") and "l" not in dict(
+        sql("SHOW TBLPROPERTIES {c}.t")
+    )
 
 
 def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     sql("CREATE NAMESPACE {c}.db")
     sql("CREATE TABLE {c}.db.t AS SELECT 1 AS x")
-    assert sql("SHOW NAMESPACES IN {c}") == [("db",)] and sql("SHOW TABLES IN {c}.db") == [("db", "t", False)]
+    assert sql("SHOW NAMESPACES IN {c}") == [("db",)] and sql("SHOW TABLES IN {c}.db") == [
+        ("db", "t", False)
+    ]
     assert lance_spark.connect(f"{tmp_path}/db").table_names() == ["t"]
     sql("ALTER TABLE {c}.db.t RENAME TO db.u")
     assert sql("SELECT * FROM {c}.db.u") == [(1,)]
@@ -340,7 +412,12 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     assert not (tmp_path / "db").exists()
     with pytest.raises(Exception, match="The folder of a catalog cannot be dropped"):
         sql("DROP NAMESPACE {c} CASCADE")
-    for statement in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
+    for statement in (
+        "SELECT * FROM {c}.nix",
+        "DROP TABLE {c}.nix",
+        "SHOW TABLES IN {c}.nix",
+        "SELECT * FROM {c}.a.b",
+    ):
         if statement.startswith("SHOW"):
             assert sql(statement) == []
         else:
@@ -348,7 +425,9 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
                 sql(statement)
     sql("DROP TABLE IF EXISTS {c}.nix")
     db.create_table("api", [{"x": 1}])
-    assert sql("SELECT x FROM {c}.api") == [(1,)] and sql(f"SELECT x FROM {{c}}.`{tmp_path}/api.lance`") == [(1,)]
+    assert sql("SELECT x FROM {c}.api") == [(1,)] and sql(
+        f"SELECT x FROM {{c}}.`{tmp_path}/api.lance`"
+    ) == [(1,)]
     sql(f"INSERT INTO {{c}}.`{tmp_path}/api.lance` VALUES (2)")
     assert db.open_table("api").count_rows() == 2
     sql("DROP TABLE {c}.api")
@@ -374,7 +453,9 @@ def test_unsupported_table_options_are_refused_by_name(sql: Sql, db: Connection)
     assert db.table_names() == []
 
 
-def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_a_statement_sees_the_latest_version_and_keeps_it(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(4)")
     table = db.open_table("t")
     table.tags.create("one", 1)
@@ -389,16 +470,25 @@ def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connecti
     stamp = moment.isoformat(timespec="microseconds")
     assert sql(f"SELECT count(*) FROM {{c}}.t TIMESTAMP AS OF timestamp'{stamp}'") == [(4,)]
     name = NAME
-    for option, value in {"version": "one", "versionAsOf": "1", "timestamp": stamp, "timestampAsOf": stamp}.items():
+    for option, value in {
+        "version": "one",
+        "versionAsOf": "1",
+        "timestamp": stamp,
+        "timestampAsOf": stamp,
+    }.items():
         read = spark.read.option(option, value)
         if spark.version < "4.3" and not option.endswith("AsOf"):
-            with pytest.raises(Exception, match=f"the option `{option}` of a table of a catalog needs Spark 4.3"):
+            with pytest.raises(
+                Exception, match=f"the option `{option}` of a table of a catalog needs Spark 4.3"
+            ):
                 read.table(f"{name}.t").count()
         else:
             assert read.table(f"{name}.t").count() == 4
     with pytest.raises(AnalysisException, match="Version 99 does not exist"):
         sql("SELECT * FROM {c}.t VERSION AS OF 99")
-    rows = sql("SELECT id, _rowid, _rowaddr, _row_created_at_version FROM {c}.t WHERE id > 100 ORDER BY id")
+    rows = sql(
+        "SELECT id, _rowid, _rowaddr, _row_created_at_version FROM {c}.t WHERE id > 100 ORDER BY id"
+    )
     assert [row[0] for row in rows] == [101, 102] and {row[3] for row in rows} == {2}
     frame = spark.table(f"{name}.t")
     assert "twice" in frame.columns and "_rowid" not in frame.columns
@@ -415,14 +505,18 @@ def test_scans_are_planned_as_those_of_load(sql: Sql) -> None:
 def test_aggregates_of_other_columns_of_one_table_are_merged_as_for_parquet(
     sql: Sql, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    sql("CREATE TABLE {c}.t AS SELECT * FROM VALUES (1, 5, 'x'), (2, 6, NULL), (3, 7, 'z') AS s(a, b, c)")
+    sql(
+        "CREATE TABLE {c}.t AS SELECT * FROM VALUES (1, 5, 'x'), (2, 6, NULL), (3, 7, 'z') AS s(a, b, c)"
+    )
     path = tmp_path_factory.mktemp("parquet") / "t"
     spark.table(f"{NAME}.t").coalesce(1).write.parquet(str(path))
 
     def run(query: str) -> tuple[list[Row], int]:
         frame = spark.sql(query)
         rows = frame.collect()
-        return rows, str(frame._jdf.queryExecution().executedPlan().toString()).count("ReusedSubquery")
+        return rows, str(frame._jdf.queryExecution().executedPlan().toString()).count(
+            "ReusedSubquery"
+        )
 
     for query in (
         "SELECT sum(a) FROM {t} UNION ALL SELECT sum(b) FROM {t}",
@@ -435,26 +529,42 @@ def test_aggregates_of_other_columns_of_one_table_are_merged_as_for_parquet(
 def test_aggregates_of_two_versions_of_a_table_are_not_merged(sql: Sql) -> None:
     sql("CREATE TABLE {c}.t AS SELECT 1 AS a, 2 AS b")
     sql("INSERT INTO {c}.t VALUES (10, 20)")
-    assert sql("SELECT (SELECT sum(a) FROM {c}.t VERSION AS OF 1), (SELECT sum(b) FROM {c}.t)") == [(1, 22)]
+    assert sql("SELECT (SELECT sum(a) FROM {c}.t VERSION AS OF 1), (SELECT sum(b) FROM {c}.t)") == [
+        (1, 22)
+    ]
 
 
-def test_blobs_are_inserted_as_bytes_and_read_as_either(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_blobs_are_inserted_as_bytes_and_read_as_either(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT, b BINARY) TBLPROPERTIES ('b.lance.encoding' = 'blob')")
     sql("INSERT INTO {c}.t VALUES (1, X'0102'), (2, NULL)")
     sql("INSERT INTO {c}.t (b, id) VALUES (X'', 3)")
     sql("UPDATE {c}.t SET id = id * 10")
     assert sql("SELECT id, b.size FROM {c}.t ORDER BY id") == [(10, 2), (20, None), (30, 0)]
-    assert db.open_table("t").to_arrow(blob_handling="bytes")["b"].to_pylist() == [b"\x01\x02", None, b""]
-    overwriting = "INSERT OVERWRITE {c}.t SELECT * FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 30"
+    assert db.open_table("t").to_arrow(blob_handling="bytes")["b"].to_pylist() == [
+        b"\x01\x02",
+        None,
+        b"",
+    ]
+    overwriting = (
+        "INSERT OVERWRITE {c}.t SELECT * FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 30"
+    )
     if spark.version < "4.3":
         with pytest.raises(
-            PySparkException, match=r"the option `blob_handling` of a table of a catalog needs Spark 4\.3"
+            PySparkException,
+            match=r"the option `blob_handling` of a table of a catalog needs Spark 4\.3",
         ):
             sql(overwriting)
         return
     sql(overwriting)
-    rows = sql("SELECT id, b FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 20 OR b IS NULL ORDER BY id")
-    assert [(number, data and bytes(data)) for number, data in rows] == [(10, b"\x01\x02"), (20, None)]
+    rows = sql(
+        "SELECT id, b FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 20 OR b IS NULL ORDER BY id"
+    )
+    assert [(number, data and bytes(data)) for number, data in rows] == [
+        (10, b"\x01\x02"),
+        (20, None),
+    ]
 
 
 def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> None:
@@ -480,7 +590,11 @@ def test_reads_and_writes_without_the_rule(sql: Sql, spark: SparkSession) -> Non
 @pytest.mark.sample(1)
 def test_features_that_lance_lacks_are_refused_before_a_change(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(4)")
-    for statement in ("REPLACE COLUMNS (id BIGINT)", "SET LOCATION '/elsewhere'", "RENAME TO {c}.elsewhere.t"):
+    for statement in (
+        "REPLACE COLUMNS (id BIGINT)",
+        "SET LOCATION '/elsewhere'",
+        "RENAME TO {c}.elsewhere.t",
+    ):
         with pytest.raises(Exception, match=r"(?i)nothing was changed"):
             sql(f"ALTER TABLE {{c}}.t {statement}")
     assert db.open_table("t").version == 1
@@ -503,7 +617,9 @@ def test_statements_of_others(sql: Sql, db: Connection) -> None:
     assert sql("CALL {c}.system.restore(table => 't', version => 'first')") == [(3,)]
     assert sql("SELECT count(*) FROM {c}.t") == [(10,)]
     assert sql("CALL {c}.system.create_index('t', 'id')")[0][0] == "id"
-    sql("CREATE INDEX words ON {c}.t USING fts (s) OPTIONS (with_position = 'false', language = 'German')")
+    sql(
+        "CREATE INDEX words ON {c}.t USING fts (s) OPTIONS (with_position = 'false', language = 'German')"
+    )
     sql("CREATE INDEX IF NOT EXISTS words ON {c}.t USING fts (s)")
     sql("CREATE INDEX near ON {c}.t USING ivf_flat (v OPTIONS (num_partitions = '1'))")
     assert sql("SELECT name, type, columns FROM {c}.t.indexes ORDER BY name") == [
@@ -546,7 +662,9 @@ def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkS
 def test_branches_are_made_read_and_dropped(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(4)")
     assert sql("CALL {c}.system.create_branch('t', 'work')") == [("work", 1)]
-    assert sql("CALL {c}.system.create_branch(table => 't', name => 'old', from_ref => '1')") == [("old", 1)]
+    assert sql("CALL {c}.system.create_branch(table => 't', name => 'old', from_ref => '1')") == [
+        ("old", 1)
+    ]
     work = db.open_table("t", branch="work")
     work.add([{"id": 4}])
     work.tags.create("tagged", 2)
@@ -574,13 +692,27 @@ def test_branches_are_read_and_changed_by_their_location_and_by_an_option(
     table.tags.create("first", "work:1")
     for version, rows in (("work", 5), ("work:1", 4), ("tagged", 5), ("first", 4), ("main:1", 4)):
         assert sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF '{version}'") == [(rows,)]
-    assert sql("SELECT * FROM {c}.t.tags ORDER BY tag") == [("first", "work", 1), ("tagged", "work", 2)]
+    assert sql("SELECT * FROM {c}.t.tags ORDER BY tag") == [
+        ("first", "work", 1),
+        ("tagged", "work", 2),
+    ]
     sql(f"UPDATE {{c}}.`{work.uri}` SET id = id + 100 WHERE id IN (SELECT max(id) FROM {{c}}.t)")
     sql(f"INSERT INTO {{c}}.`{work.uri}` VALUES (7), (8)")
     sql(f"DELETE FROM {{c}}.`{work.uri}` WHERE id % 9 = 8")
-    sql(f"MERGE INTO {{c}}.`{work.uri}` b USING {{c}}.t t ON b.id = t.id WHEN MATCHED THEN UPDATE SET id = b.id - 50")
-    assert sql("SELECT id FROM {c}.t VERSION AS OF 'work' ORDER BY id") == [(-50,), (-49,), (-48,), (4,), (7,), (103,)]
-    spark.createDataFrame([(8,)], "id bigint").writeTo(f"{NAME}.t").option("branch", "work").append()
+    sql(
+        f"MERGE INTO {{c}}.`{work.uri}` b USING {{c}}.t t ON b.id = t.id WHEN MATCHED THEN UPDATE SET id = b.id - 50"
+    )
+    assert sql("SELECT id FROM {c}.t VERSION AS OF 'work' ORDER BY id") == [
+        (-50,),
+        (-49,),
+        (-48,),
+        (4,),
+        (7,),
+        (103,),
+    ]
+    spark.createDataFrame([(8,)], "id bigint").writeTo(f"{NAME}.t").option(
+        "branch", "work"
+    ).append()
     assert sql("SELECT count(*), count_if(id = 8) FROM {c}.t VERSION AS OF 'work'") == [(7, 1)]
     assert table.count_rows() == 4
     if spark.version >= "4.3":
@@ -588,7 +720,9 @@ def test_branches_are_read_and_changed_by_their_location_and_by_an_option(
         assert (read.count(), read.where("id = 8").count()) == (7, 1)
     with pytest.raises(AnalysisException, match=r"drop_branch"):
         sql(f"DROP TABLE {{c}}.`{work.uri}`")
-    assert sql("SELECT sum(id) FROM {c}.t") == [(6,)] and table.version == 1 and work.count_rows() >= 6
+    assert (
+        sql("SELECT sum(id) FROM {c}.t") == [(6,)] and table.version == 1 and work.count_rows() >= 6
+    )
 
 
 @pytest.mark.long
@@ -599,16 +733,31 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     table.tags.create("first", 1)
     table.create_scalar_index("id")
     versions = sql("SELECT version, operation, rows FROM {c}.t.versions ORDER BY version")
-    assert [(row[0], row[2]) for row in versions] == [(1, 10), (2, 9), (3, 9)] and "delete" in versions[1][1].lower()
-    assert sql("SELECT rows, version FROM {c}.t.versions ORDER BY version DESC LIMIT 2") == [(9, 3), (9, 2)]
-    assert sql("SELECT version FROM {c}.t.versions WHERE rows = 9 ORDER BY version LIMIT 1") == [(2,)]
+    assert [(row[0], row[2]) for row in versions] == [
+        (1, 10),
+        (2, 9),
+        (3, 9),
+    ] and "delete" in versions[1][1].lower()
+    assert sql("SELECT rows, version FROM {c}.t.versions ORDER BY version DESC LIMIT 2") == [
+        (9, 3),
+        (9, 2),
+    ]
+    assert sql("SELECT version FROM {c}.t.versions WHERE rows = 9 ORDER BY version LIMIT 1") == [
+        (2,)
+    ]
     assert sql("SELECT version FROM {c}.t.versions ORDER BY rows DESC, version LIMIT 1") == [(1,)]
     assert sql("SELECT version FROM {c}.t.versions LIMIT 5 OFFSET 1") == [(2,), (3,)]
     assert sql("SELECT count(*), max(version) FROM {c}.t.versions") == [(3, 3)]
-    assert sql("SELECT sum(rows), sum(deleted_rows), min(data_files) FROM {c}.t.fragments") == [(9, 1, 1)]
-    assert sql("SELECT name, columns, rows_indexed, rows_unindexed FROM {c}.t.indexes") == [("id_idx", ["id"], 9, 0)]
+    assert sql("SELECT sum(rows), sum(deleted_rows), min(data_files) FROM {c}.t.fragments") == [
+        (9, 1, 1)
+    ]
+    assert sql("SELECT name, columns, rows_indexed, rows_unindexed FROM {c}.t.indexes") == [
+        ("id_idx", ["id"], 9, 0)
+    ]
     assert sql("SELECT * FROM {c}.t.tags") == [("first", "main", 1)]
-    assert sql("SELECT count(*) FROM {c}.t.jobs") == [(0,)] == sql("SELECT count(*) FROM {c}.t.errors")
+    assert (
+        sql("SELECT count(*) FROM {c}.t.jobs") == [(0,)] == sql("SELECT count(*) FROM {c}.t.errors")
+    )
     table.add_columns({"twice": twice})
     table.backfill("twice")
     assert sql("SELECT status, job_type FROM {c}.t.jobs WHERE status = 'DONE'") != []
@@ -624,7 +773,10 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
         sql("CALL {c}.system.backfill('t', 'twice', txn_app_id => 'app')")
     sql("CREATE TABLE {c}.more AS SELECT id + 100 AS id FROM range(3)")
     assert (
-        sql("CALL {c}.system.add_column('more', 'doubled', source => 't', source_column => 'twice')")[0][0] == "doubled"
+        sql(
+            "CALL {c}.system.add_column('more', 'doubled', source => 't', source_column => 'twice')"
+        )[0][0]
+        == "doubled"
     )
     sql("CALL {c}.system.backfill('more', 'doubled')")
     assert sql("SELECT sum(doubled) FROM {c}.more") == [(606,)]

@@ -14,7 +14,9 @@ from tests.lance_spark.sql.conftest import Sql
 
 pytestmark = [
     pytest.mark.classic,
-    pytest.mark.skipif(not hasattr(DataFrameReader, "changes"), reason="Spark 4.2 has the clause CHANGES"),
+    pytest.mark.skipif(
+        not hasattr(DataFrameReader, "changes"), reason="Spark 4.2 has the clause CHANGES"
+    ),
 ]
 
 COLUMNS = "id, a, _change_type, _commit_version"
@@ -32,7 +34,12 @@ def table(sql: Sql, db: Connection) -> Table:
 
 def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     """Returns the rows by version and type."""
-    return [tuple(row) for row in frame.selectExpr(COLUMNS.split(", ")).orderBy(*COLUMNS.split(", ")[:1:-1]).collect()]
+    return [
+        tuple(row)
+        for row in frame.selectExpr(COLUMNS.split(", "))
+        .orderBy(*COLUMNS.split(", ")[:1:-1])
+        .collect()
+    ]
 
 
 def test_the_clause_changes_reads_the_feed_of_the_table(sql: Sql, table: Table) -> None:
@@ -44,7 +51,9 @@ def test_the_clause_changes_reads_the_feed_of_the_table(sql: Sql, table: Table) 
 
 
 @pytest.mark.long
-def test_all_options_of_the_clause_have_their_meaning(sql: Sql, spark: SparkSession, table: Table) -> None:
+def test_all_options_of_the_clause_have_their_meaning(
+    sql: Sql, spark: SparkSession, table: Table
+) -> None:
     feed = f"SELECT {COLUMNS} FROM {{c}}.t CHANGES FROM VERSION 2 TO VERSION 3 WITH (computeUpdates = 'true')"
     assert sql(f"{feed} ORDER BY _commit_version, _change_type") == rows_of(table.changes(2, 3))
 
@@ -56,20 +65,33 @@ def test_all_options_of_the_clause_have_their_meaning(sql: Sql, spark: SparkSess
     assert read(startingBoundInclusive=False) == rows_of(table.changes(3))
     assert read(deduplicationMode="netChanges") == rows_of(table.changes(2, net=True))
     moment = table.list_versions()[1]["timestamp"].isoformat()
-    by_time = sql(f"SELECT count(*) FROM {{c}}.t CHANGES FROM TIMESTAMP '{moment}' WITH (computeUpdates = 'true')")
+    by_time = sql(
+        f"SELECT count(*) FROM {{c}}.t CHANGES FROM TIMESTAMP '{moment}' WITH (computeUpdates = 'true')"
+    )
     assert by_time == [(5,)]
 
 
 @pytest.mark.long
-def test_options_of_the_feed_apply_and_others_are_refused(spark: SparkSession, table: Table) -> None:
+def test_options_of_the_feed_apply_and_others_are_refused(
+    spark: SparkSession, table: Table
+) -> None:
     def read(name: str = "lance.t", **options: str | bool) -> DataFrame:
-        return spark.read.option("startingVersion", 1).option("endingVersion", 1).options(**options).changes(name)
+        return (
+            spark.read.option("startingVersion", 1)
+            .option("endingVersion", 1)
+            .options(**options)
+            .changes(name)
+        )
 
     narrow = read(columns="id", filter="a >= 10")
     assert narrow.columns == ["id", "_change_type", "_commit_version", "_commit_timestamp"]
     joined = narrow.join(read(), "id")
     assert sorted(row.id for row in joined.collect()) == [1, 2]
-    for option, value in {"columns": "nothing", "max_bytes": "1", "storage.access_key_id": "x"}.items():
+    for option, value in {
+        "columns": "nothing",
+        "max_bytes": "1",
+        "storage.access_key_id": "x",
+    }.items():
         with pytest.raises(PySparkException, match=option.partition(".")[0]):
             read(**{option: value}).collect()
     with pytest.raises(PySparkException, match="first version of the feed"):
@@ -79,11 +101,19 @@ def test_options_of_the_feed_apply_and_others_are_refused(spark: SparkSession, t
 
 
 @pytest.mark.long
-def test_a_stream_of_changes_continues_at_its_checkpoint(spark: SparkSession, table: Table, tmp_path: Path) -> None:
+def test_a_stream_of_changes_continues_at_its_checkpoint(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
     def run() -> list[tuple[Any, ...]]:
         stream = spark.readStream.option("startingVersion", 2).option("computeUpdates", True)
-        writer = stream.option("maxVersionsPerTrigger", 1).changes("lance.t").writeStream.format("parquet")
-        writer = writer.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
+        writer = (
+            stream.option("maxVersionsPerTrigger", 1)
+            .changes("lance.t")
+            .writeStream.format("parquet")
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / "state")).trigger(
+            availableNow=True
+        )
         query = writer.start(str(tmp_path / "copy"))
         assert query.awaitTermination(120)
         batches.append(len([p for p in query.recentProgress if p["numInputRows"]]))

@@ -65,7 +65,11 @@ def driver(folder: Path, point: str, *statements: str) -> Iterator[subprocess.Po
 
 def state(folder: Path) -> list[object]:
     """Returns the contents of the tables in a folder."""
-    return [content(str(path)) for path in sorted(folder.glob("*.lance")) if (path / "_versions").exists()]
+    return [
+        content(str(path))
+        for path in sorted(folder.glob("*.lance"))
+        if (path / "_versions").exists()
+    ]
 
 
 def outcomes(sql: Sql, db: Connection, folder: Path, statement: str) -> list[list[object]]:
@@ -88,9 +92,15 @@ def check_left(folder: Path, sql: Sql, db: Connection, statement: str) -> None:
     sql(statement.replace("c.", "{c}."))
     for path in Path(db.uri).glob("*.lance"):
         lance_spark.cleanup(str(path), older_than=timedelta(0))
-        versions = [lance.dataset(str(path), version=v["version"]) for v in lance.dataset(str(path)).versions()]
+        versions = [
+            lance.dataset(str(path), version=v["version"])
+            for v in lance.dataset(str(path)).versions()
+        ]
         referenced_files = {
-            file.path for version in versions for part in version.get_fragments() for file in part.metadata.files
+            file.path
+            for version in versions
+            for part in version.get_fragments()
+            for file in part.metadata.files
         }
         assert {file.name for file in (path / "data").iterdir()} == referenced_files
 
@@ -107,7 +117,11 @@ def test_a_driver_that_is_killed_at_a_point(
     with driver(folder, point, CHANGES[kind]) as process:
         eventually(lambda: (folder / "held").exists() or process.poll() is not None, seconds=120)
         assert process.poll() is None
-    assert state(folder) == expected[point == "after the commit"] != expected[point != "after the commit"]
+    assert (
+        state(folder)
+        == expected[point == "after the commit"]
+        != expected[point != "after the commit"]
+    )
     check_left(folder, sql, db, CHANGES[kind])
 
 
@@ -129,7 +143,9 @@ def test_a_driver_that_is_killed_at_any_moment(
 
 
 @pytest.mark.long
-def test_two_drivers_at_once(sql: Sql, db: Connection, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_drivers_at_once(
+    sql: Sql, db: Connection, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("two")
     rows = pa.table({"id": range(40), "n": [0] * 40})
     lance.write_dataset(rows, f"{folder}/t.lance", max_rows_per_file=10, enable_stable_row_ids=True)
@@ -137,11 +153,16 @@ def test_two_drivers_at_once(sql: Sql, db: Connection, tmp_path_factory: pytest.
         *("UPDATE c.t SET n = n + 1 WHERE id % 4 < 2", "UPDATE c.t SET n = n + 1 WHERE id < 3") * 4,
         "INSERT INTO c.t SELECT max(id) + 1, 0 FROM c.t",
     ]
-    with driver(folder, "none", *statements) as first_driver, driver(folder, "none", *statements) as second_driver:
+    with (
+        driver(folder, "none", *statements) as first_driver,
+        driver(folder, "none", *statements) as second_driver,
+    ):
         eventually((folder / "held").exists, seconds=120)
         (folder / "go").touch()
         assert first_driver.wait(400) == 0 == second_driver.wait(400)
-    final_rows = sorted(tuple(row.values()) for row in lance.dataset(f"{folder}/t.lance").to_table().to_pylist())
+    final_rows = sorted(
+        tuple(row.values()) for row in lance.dataset(f"{folder}/t.lance").to_table().to_pylist()
+    )
     assert final_rows[:40] == [(i, 8 * (i % 4 < 2) + 8 * (i < 3)) for i in range(40)]
     # An INSERT reads the version of its start, and appends to any.
     assert final_rows[40:] in ([(40, 0), (41, 0)], [(40, 0), (40, 0)])

@@ -24,7 +24,10 @@ def test_no_statement_or_write_makes_a_table_among_files_of_others(
         for text in ("CREATE TABLE {t} (id BIGINT)", "CREATE TABLE {t} AS SELECT 1L id"):
             with pytest.raises(Exception, match=REFUSED):
                 sql(text.replace("{t}", table))
-        for text in ("CREATE OR REPLACE TABLE {t} (id BIGINT)", "CREATE OR REPLACE TABLE {t} AS SELECT 1L id"):
+        for text in (
+            "CREATE OR REPLACE TABLE {t} (id BIGINT)",
+            "CREATE OR REPLACE TABLE {t} AS SELECT 1L id",
+        ):
             with pytest.raises(Exception, match=REFUSED):
                 sql(text.replace("{t}", table))
         assert picture(tmp_path) == before
@@ -36,7 +39,9 @@ def test_no_statement_or_write_makes_a_table_among_files_of_others(
     assert picture(tmp_path) == before
 
 
-def test_drop_table_and_drop_namespace_delete_tables_alone(db: Connection, sql: Sql, tmp_path: Path):
+def test_drop_table_and_drop_namespace_delete_tables_alone(
+    db: Connection, sql: Sql, tmp_path: Path
+):
     sql("CREATE NAMESPACE {c}.space")
     sql("CREATE TABLE {c}.space.a AS SELECT 1L id")
     sql(f"CREATE TABLE {{c}}.`{tmp_path}/any/folder` AS SELECT 1L id")
@@ -55,7 +60,9 @@ def test_drop_table_and_drop_namespace_delete_tables_alone(db: Connection, sql: 
     assert picture(tmp_path) == before
     sql("DROP TABLE {c}.space.a")
     sql(f"DROP TABLE {{c}}.`{tmp_path}/any/folder`")
-    assert picture(tmp_path) == {path: content for path, content in before.items() if path not in own_entries}
+    assert picture(tmp_path) == {
+        path: content for path, content in before.items() if path not in own_entries
+    }
 
 
 def test_drop_finishes_what_a_killed_drop_left(db: Connection, sql: Sql, tmp_path: Path):

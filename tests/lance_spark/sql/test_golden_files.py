@@ -52,8 +52,12 @@ def check(spark: SparkSession, names: list[str]) -> None:
     for number, name in enumerate(names):
         differences[name], spark_rows[name] = run(spark, name, number)
     problems = [
-        *list_problems("DIFFERENCES", differences, {name: DIFFERENCES.get(name, {}) for name in names}),
-        *list_problems("SPARK_ROWS", spark_rows, {name: SPARK_ROWS.get(name, {}) for name in names}),
+        *list_problems(
+            "DIFFERENCES", differences, {name: DIFFERENCES.get(name, {}) for name in names}
+        ),
+        *list_problems(
+            "SPARK_ROWS", spark_rows, {name: SPARK_ROWS.get(name, {}) for name in names}
+        ),
     ]
     assert not problems, "\n\n".join(problems)
 
@@ -70,7 +74,9 @@ def run(spark: SparkSession, name: str, number: int) -> tuple[dict[int, str], di
     spark_run = GoldenRun(spark, file, f"spark{number}")
     with ours.open():
         outcomes = {position: ours.query(position) for position in file.list_queries()}
-        different = {at: out for at, out in outcomes.items() if out != file.outcomes.get(file.statements[at])}
+        different = {
+            at: out for at, out in outcomes.items() if out != file.outcomes.get(file.statements[at])
+        }
         assert ours.list_lance_tables() == sorted(ours.tables)
         assert ours.tables or ours.spark_rows, f"{name} made no Lance table"
     if different:
@@ -78,7 +84,9 @@ def run(spark: SparkSession, name: str, number: int) -> tuple[dict[int, str], di
             for position, outcome in different.items():
                 if outcome != (expected := spark_run.query(position)):
                     statement = file.statements[position]
-                    differences[position] = f"{statement}\n--- expected\n{expected}\n--- outcome\n{outcome}"
+                    differences[position] = (
+                        f"{statement}\n--- expected\n{expected}\n--- outcome\n{outcome}"
+                    )
     return differences, ours.spark_rows
 
 
@@ -134,7 +142,17 @@ def test_queries_over_tables_and_views_of_values_are_recognised() -> None:
         "WITH s AS (SELECT 1)\nINSERT INTO f SELECT * FROM s",
     ]
     queries = GoldenFile("a.sql", {}, statements, {}).list_queries()
-    assert [statements[position][-1] for position in queries] == ["a", "b", "c", "d", "e", "f", "h", "i", "J"]
+    assert [statements[position][-1] for position in queries] == [
+        "a",
+        "b",
+        "c",
+        "d",
+        "e",
+        "f",
+        "h",
+        "i",
+        "J",
+    ]
 
 
 def test_the_lists_of_differences_can_only_shrink() -> None:

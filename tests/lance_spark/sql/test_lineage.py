@@ -57,7 +57,9 @@ def test_a_location_has_a_namespace_and_a_name(uri: str, namespace: str, name: s
 @pytest.mark.slow
 def test_the_listener_of_openlineage_names_the_tables_of_a_read_and_a_write(tmp_path: Path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(LISTENER.fetch())]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     events = [json.loads(line) for line in (tmp_path / "events.json").read_text().splitlines()]
     pairs = {

@@ -35,12 +35,16 @@ def test_names_that_cannot_be_read_back_are_refused_by_every_statement(
         for statement in _STATEMENTS:
             if "EVOLUTION" in statement and spark.version < "4.2":
                 continue  # Spark 4.1 evolves no table: test_types_and_metadata.py
-            if ("st.a" in statement and name in _OF_TOP_LEVEL) or ("MERGE" in statement and name == "_rowid"):
+            if ("st.a" in statement and name in _OF_TOP_LEVEL) or (
+                "MERGE" in statement and name == "_rowid"
+            ):
                 continue  # in a MERGE, `_rowid` is a column of the table
             with pytest.raises(Exception, match="ColumnNameError: The column name"):
                 sql(statement % f"`{name.replace('`', '``')}`")
     with pytest.raises(ColumnNameError):
-        db.open_table("t").load_columns(pa.table({"id": pa.array([1], pa.int32()), "*": [1]}), "id", ["*"])
+        db.open_table("t").load_columns(
+            pa.table({"id": pa.array([1], pa.int32()), "*": [1]}), "id", ["*"]
+        )
     for call in ("tag(table => 't', name => 'é')", "create_branch(table => 't', name => 'é')"):
         with pytest.raises(Exception, match=r"Option '(tag|name)' = 'é'"):
             sql(f"CALL {{c}}.system.{call}")
@@ -48,9 +52,15 @@ def test_names_that_cannot_be_read_back_are_refused_by_every_statement(
 
 
 @pytest.mark.parametrize("path", ["st.a", "ar.element", "m.value", "deep.element.a"])
-def test_the_type_of_a_field_inside_a_column_is_refused_with_a_way_out(sql: Sql, db: Connection, path: str) -> None:
-    sql("CREATE TABLE {c}.t (st STRUCT<a: INT>, ar ARRAY<INT>, m MAP<STRING, INT>, deep ARRAY<STRUCT<a: INT>>)")
-    with pytest.raises(Exception, match=rf"Lance cannot change the type of '{path}' inside a column.*UPDATE"):
+def test_the_type_of_a_field_inside_a_column_is_refused_with_a_way_out(
+    sql: Sql, db: Connection, path: str
+) -> None:
+    sql(
+        "CREATE TABLE {c}.t (st STRUCT<a: INT>, ar ARRAY<INT>, m MAP<STRING, INT>, deep ARRAY<STRUCT<a: INT>>)"
+    )
+    with pytest.raises(
+        Exception, match=rf"Lance cannot change the type of '{path}' inside a column.*UPDATE"
+    ):
         sql(f"ALTER TABLE {{c}}.t ALTER COLUMN {path} TYPE BIGINT")
     assert db.open_table("t").version == 1
 

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.classic
 
 
 def test_the_page_lists_the_outcome_of_each_case() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.lance_spark.sql.outcomes"
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run: python -m tests.lance_spark.sql.outcomes"
+    )
 
 
 @pytest.mark.long

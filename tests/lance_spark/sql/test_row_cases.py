@@ -18,7 +18,9 @@ pytestmark = pytest.mark.classic
 
 
 def read_rows(uri: str) -> list[tuple[Any, ...]]:
-    return sorted((tuple(row.values()) for row in lance.dataset(uri).to_table().to_pylist()), key=repr)
+    return sorted(
+        (tuple(row.values()) for row in lance.dataset(uri).to_table().to_pylist()), key=repr
+    )
 
 
 @pytest.mark.sample(30)
@@ -30,7 +32,10 @@ def test_a_statement_leaves_the_rows_of_its_case(
     schema, uri = TABLES[case.table], f"{db.uri}/t.lance"
     rows = [dict(zip(schema.names, row, strict=True)) for row in case.before]
     lance.write_dataset(
-        pa.Table.from_pylist(rows, schema), uri, max_rows_per_file=2, enable_stable_row_ids=len(case.covers) % 2 == 0
+        pa.Table.from_pylist(rows, schema),
+        uri,
+        max_rows_per_file=2,
+        enable_stable_row_ids=len(case.covers) % 2 == 0,
     )
     is_current = len(case.statement) % 2 == 0
     if is_current:

@@ -36,7 +36,9 @@ def session(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
 
 
 def forget_catalog(spark: SparkSession) -> None:
-    load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance().register("spark_catalog", {})
+    load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance().register(
+        "spark_catalog", {}
+    )
 
 
 @pytest.fixture
@@ -85,7 +87,9 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
         "CREATE VIEW docs AS SELECT 1",
         "CREATE TABLE sizes (a INT) USING lance",
         "CREATE TABLE sizes USING lance AS SELECT 1 AS a",
-        *(["CREATE TABLE sizes LIKE docs"] if session.version >= "4.2" else []),  # 4.1 looks only for tables of Spark
+        *(
+            ["CREATE TABLE sizes LIKE docs"] if session.version >= "4.2" else []
+        ),  # 4.1 looks only for tables of Spark
         "ALTER TABLE docs RENAME TO sizes",
         "ALTER TABLE sizes RENAME TO docs",
     ):
@@ -104,7 +108,9 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
     for mode in ("error", "append", "overwrite"):
         with pytest.raises(AnalysisException, match=r"ALREADY_EXISTS|not support|cannot|Cannot"):
             session.range(3).write.format("parquet").mode(mode).saveAsTable("docs")
-    with pytest.raises(AnalysisException, match=r"own catalog has a table of this name.*DROP TABLE it first"):
+    with pytest.raises(
+        AnalysisException, match=r"own catalog has a table of this name.*DROP TABLE it first"
+    ):
         run("CREATE OR REPLACE TABLE sizes USING lance AS SELECT 1 AS a")
     run("CREATE TEMPORARY VIEW docs AS SELECT 9 AS nine")
     assert run("SELECT * FROM docs") == [(9,)]
@@ -118,11 +124,15 @@ def test_a_name_is_one_table(tables: Sql, session: SparkSession) -> None:
 
 
 @pytest.mark.long
-def test_every_way_of_making_a_lance_table(tables: Sql, session: SparkSession, tmp_path: Path) -> None:
+def test_every_way_of_making_a_lance_table(
+    tables: Sql, session: SparkSession, tmp_path: Path
+) -> None:
     run = tables
     makers: dict[str, Callable[[], Any]] = {
         "query": lambda: run("CREATE TABLE query USING lance AS SELECT id FROM range(3)"),
-        "replaced": lambda: run("CREATE OR REPLACE TABLE replaced USING lance AS SELECT id FROM range(3)"),
+        "replaced": lambda: run(
+            "CREATE OR REPLACE TABLE replaced USING lance AS SELECT id FROM range(3)"
+        ),
         "saved": lambda: session.range(3).write.format("lance").saveAsTable("saved"),
         "written": lambda: session.range(3).writeTo("written").using("lance").create(),
     }
@@ -137,7 +147,9 @@ def test_every_way_of_making_a_lance_table(tables: Sql, session: SparkSession, t
         run("CREATE TABLE twin LIKE docs")
         assert run("SELECT * FROM twin") == []
         makers["twin"] = lambda: None
-    assert sorted(lance_spark.connect(str(tmp_path / DATABASE)).table_names()) == sorted({"docs", *makers})
+    assert sorted(lance_spark.connect(str(tmp_path / DATABASE)).table_names()) == sorted(
+        {"docs", *makers}
+    )
 
 
 @pytest.mark.long
@@ -187,7 +199,11 @@ def test_databases_are_those_of_spark(tables: Sql, tmp_path: Path) -> None:
     run("DROP TABLE default.kept")
     run(f"CREATE TABLE {DATABASE.upper()}.second (id INT) USING lance")
     assert not (tmp_path / DATABASE.upper()).exists()
-    assert {row[1] for row in run(f"SHOW TABLES IN {DATABASE.upper()}")} == {"docs", "second", "sizes"}
+    assert {row[1] for row in run(f"SHOW TABLES IN {DATABASE.upper()}")} == {
+        "docs",
+        "second",
+        "sizes",
+    }
     run("USE default")
     db = lance_spark.connect(str(tmp_path / DATABASE))
     db.create_table("Hidden", [{"id": 1}])

@@ -58,17 +58,23 @@ IN_SQL = {
 }
 BY_DATAFRAME: dict[str, Callable[[DataFrame, str, str, str], object]] = {
     "append": lambda rows, t, key, value: rows.writeTo(t).option(key, value).append(),
-    "overwrite": lambda rows, t, key, value: rows.writeTo(t).option(key, value).overwrite(lit(True)),
+    "overwrite": lambda rows, t, key, value: (
+        rows.writeTo(t).option(key, value).overwrite(lit(True))
+    ),
     "overwrite where": lambda rows, t, key, value: (
         rows.writeTo(t).option(key, value).overwrite(lit(True) & (lit(1) == 1))
     ),
-    "overwritePartitions": lambda rows, t, key, value: rows.writeTo(t).option(key, value).overwritePartitions(),
+    "overwritePartitions": lambda rows, t, key, value: (
+        rows.writeTo(t).option(key, value).overwritePartitions()
+    ),
     "insertInto": lambda rows, t, key, value: rows.write.option(key, value).insertInto(t),
     "saveAsTable": lambda rows, t, key, value: (
         rows.write.format("lance").mode("append").option(key, value).saveAsTable(t)
     ),
     "create": lambda rows, t, key, value: rows.writeTo(f"{t}2").option(key, value).create(),
-    "createOrReplace": lambda rows, t, key, value: rows.writeTo(t).option(key, value).createOrReplace(),
+    "createOrReplace": lambda rows, t, key, value: (
+        rows.writeTo(t).option(key, value).createOrReplace()
+    ),
 }
 MAKES = ("create", "createOrReplace")
 CHANGES = [*IN_SQL, *BY_DATAFRAME]
@@ -95,9 +101,12 @@ TRANSACTION = "'txn_app_id' = 'nightly', 'txn_version' = '{number}'"
 
 @pytest.mark.skipif(pyspark.__version__ < "4.3", reason="statements take options from Spark 4.3 on")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "UPDATE" else pytest.mark.long) for name in IN_SQL]
+    "name",
+    [pytest.param(name, marks=() if name == "UPDATE" else pytest.mark.long) for name in IN_SQL],
 )
-def test_a_repeated_transaction_changes_nothing(sql: Sql, table: lance_spark.Table, name: str) -> None:
+def test_a_repeated_transaction_changes_nothing(
+    sql: Sql, table: lance_spark.Table, name: str
+) -> None:
     def statement(number: int) -> str:
         return IN_SQL[name].replace("{o}", TRANSACTION.format(number=number))
 
@@ -106,7 +115,9 @@ def test_a_repeated_transaction_changes_nothing(sql: Sql, table: lance_spark.Tab
     assert version == 3
     sql(statement(5))
     assert (table.to_lance().version, table.to_arrow()) == (version, rows)
-    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 4 is older than batch 5"):
+    with pytest.raises(
+        PySparkException, match=r"StreamRewoundError.*Batch 4 is older than batch 5"
+    ):
         sql(statement(4))
     with pytest.raises(PySparkException, match=r"OptionError.*txn_version"):
         sql(IN_SQL[name].replace("{o}", "'txn_app_id' = 'nightly'"))
@@ -119,7 +130,9 @@ DIAGONAL = [(name, REFUSED[number % len(REFUSED)]) for number, name in enumerate
 """Each statement with one option, and each option with a statement or two."""
 
 
-@pytest.mark.parametrize("cases", [DIAGONAL, pytest.param(MATRIX, marks=pytest.mark.long)], ids=["diagonal", "all"])
+@pytest.mark.parametrize(
+    "cases", [DIAGONAL, pytest.param(MATRIX, marks=pytest.mark.long)], ids=["diagonal", "all"]
+)
 def test_an_option_that_a_statement_does_not_take_is_an_error_by_name(
     sql: Sql,
     spark: SparkSession,
@@ -138,7 +151,9 @@ def test_an_option_that_a_statement_does_not_take_is_an_error_by_name(
     assert table.checkout("dev") is None and (table.version, table.count_rows()) == (1, 5)
 
 
-REFUSED_BEFORE_4_3 = dict.fromkeys([name for name in IN_SQL if not name.startswith("INSERT")], "PARSE_SYNTAX_ERROR") | {
+REFUSED_BEFORE_4_3 = dict.fromkeys(
+    [name for name in IN_SQL if not name.startswith("INSERT")], "PARSE_SYNTAX_ERROR"
+) | {
     "REPLACE WHERE": r"Option 'branch' = 'b\d+' does not reach the catalog.*the location of the branch"
 }
 """Errors of statements with a branch: before 4.3, Spark parses options of inserts only."""
@@ -189,7 +204,9 @@ def test_a_branch_that_is_missing_is_not_main(sql: Sql, table: lance_spark.Table
 
 
 INSERTING = "INSERT WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev')"
-MERGING = "MERGE WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') USING wider ON wider.id = t.id"
+MERGING = (
+    "MERGE WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') USING wider ON wider.id = t.id"
+)
 EVOLVING = {
     f"{INSERTING} BY NAME SELECT extra, id, v FROM wider": [(2, 0, None), (2, 1, "e")],
     f"{INSERTING} SELECT id, v, extra FROM wider": [(2, 0, None), (2, 1, "e")],
@@ -207,7 +224,9 @@ def get_refusal(spark: SparkSession, statement: str, refusal: str) -> str:
     Spark 4.1 parses no INSERT WITH SCHEMA EVOLUTION, and before 4.3 a MERGE has no options.
     """
     since = {INSERTING: "4.2", MERGING: "4.3"}
-    is_parsed = all(spark.version >= release for start, release in since.items() if start in statement)
+    is_parsed = all(
+        spark.version >= release for start, release in since.items() if start in statement
+    )
     return refusal if is_parsed else "PARSE_SYNTAX_ERROR"
 
 
@@ -221,20 +240,28 @@ def test_schema_evolution_of_a_branch_changes_the_branch_and_never_main(
 
         def run_statement(statement: str = statement, name: str = f"b{number}") -> None:
             if statement == "writeTo":
-                writer = rows.writeTo(f"{catalog_name}.t").option("branch", name).option("mergeSchema", "true")
+                writer = (
+                    rows.writeTo(f"{catalog_name}.t")
+                    .option("branch", name)
+                    .option("mergeSchema", "true")
+                )
                 writer.append()
             else:
                 sql(statement.replace("'dev'", f"'{name}'"))
 
         if spark.version < "4.3":
-            refusal = get_refusal(spark, statement, r"(?i)nothing was changed.*(add_columns\(\)|ADD COLUMNS)")
+            refusal = get_refusal(
+                spark, statement, r"(?i)nothing was changed.*(add_columns\(\)|ADD COLUMNS)"
+            )
             with pytest.raises(PySparkException, match=refusal):
                 run_statement()
             continue
         run_statement()
         branch.checkout_latest()
         assert branch.schema.names == ["id", "v", "extra"], statement
-        read = sql(f"SELECT id, v, extra FROM {{c}}.t WITH ('branch' = 'b{number}') WHERE id = 2 ORDER BY v")
+        read = sql(
+            f"SELECT id, v, extra FROM {{c}}.t WITH ('branch' = 'b{number}') WHERE id = 2 ORDER BY v"
+        )
         assert read == expected, statement
         run_statement()  # nothing is left to add
         assert branch.to_lance().schema.names == ["id", "v", "extra"]
@@ -249,9 +276,13 @@ def test_schema_evolution_of_a_branch_that_fails_changes_nothing(
     sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
 ) -> None:
     spark.sql("SELECT 2L AS id, 'text' AS v, 'e' AS extra").createOrReplaceTempView("wider")
-    for statement in (f"{INSERTING} BY NAME SELECT * FROM wider", f"EXPLAIN {INSERTING} BY NAME SELECT * FROM wider"):
+    for statement in (
+        f"{INSERTING} BY NAME SELECT * FROM wider",
+        f"EXPLAIN {INSERTING} BY NAME SELECT * FROM wider",
+    ):
         with pytest.raises(
-            PySparkException, match=get_refusal(spark, statement, r"(?i)changed nothing|nothing was changed")
+            PySparkException,
+            match=get_refusal(spark, statement, r"(?i)changed nothing|nothing was changed"),
         ):
             sql(statement)
     spark.catalog.dropTempView("wider")
@@ -260,7 +291,9 @@ def test_schema_evolution_of_a_branch_that_fails_changes_nothing(
     assert table.version == 1 and table.schema.names == ["id", "v"]
 
 
-@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark 4.1 has no schema evolution of a table's choice")
+@pytest.mark.skipif(
+    pyspark.__version__ < "4.2", reason="Spark 4.1 has no schema evolution of a table's choice"
+)
 def test_columns_that_spark_hands_over_without_their_branch_are_refused(
     sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
 ) -> None:
@@ -271,7 +304,9 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
 
     # Py4J inspects all methods of a class, and methods of LanceCatalog name classes missing in Spark 4.2.
     shared = load(spark.sparkContext._gateway, "lancespark.AbstractLanceCatalog")
-    methods = {(method.getName(), method.getParameterCount()): method for method in shared.getMethods()}
+    methods = {
+        (method.getName(), method.getParameterCount()): method for method in shared.getMethods()
+    }
 
     def call(name: str, *arguments: Any) -> Any:
         array = spark.sparkContext._gateway.new_array(jvm.Object, len(arguments))
@@ -287,7 +322,9 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
     def change() -> Any:
         column = spark.sparkContext._gateway.new_array(jvm.String, 1)
         column[0] = "extra"
-        return catalogs.TableChange.addColumn(column, jvm.org.apache.spark.sql.types.DataType.fromDDL("INT"))
+        return catalogs.TableChange.addColumn(
+            column, jvm.org.apache.spark.sql.types.DataType.fromDDL("INT")
+        )
 
     def changes(*items: Any) -> Any:
         array = spark.sparkContext._gateway.new_array(catalogs.TableChange, len(items))
@@ -295,7 +332,10 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
             array[number] = item
         return array
 
-    branch, main = call("loadTable", name_of(f"{table.uri}/tree/dev")), call("loadTable", name_of("t"))
+    branch, main = (
+        call("loadTable", name_of(f"{table.uri}/tree/dev")),
+        call("loadTable", name_of("t")),
+    )
     same = change()
     for handed in (changes(change()), changes(same, change())):
         assert branch.supportsColumnChange(same)
@@ -348,11 +388,13 @@ def test_internal_options_by_path_are_errors(spark: SparkSession, table_path: st
     with pytest.raises(PySparkException, match=r"lancespark\.write' is internal"):
         rows.write.format("lance").mode("append").option("lancespark.write", spec).save(table_path)
     with pytest.raises(PySparkException, match=r"lancespark\.(table|metadata)"):
-        spark.read.format("lance").option("lancespark.table", "filter").option("filter", "id = 1").load(
-            table_path
-        ).count()
+        spark.read.format("lance").option("lancespark.table", "filter").option(
+            "filter", "id = 1"
+        ).load(table_path).count()
     with pytest.raises(PySparkException, match=r"lancespark\.write' is internal"):
-        spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{table_path}', `lancespark.write` '{spec}')")
+        spark.sql(
+            f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{table_path}', `lancespark.write` '{spec}')"
+        )
     again = spark.read.format("lance").load(table_path)
     assert again.columns == ["id"] and again.count() == 3
 
@@ -363,9 +405,7 @@ def test_internal_options_are_errors_without_the_rule(spark: SparkSession, table
     rows = session.range(3)
     rows.write.format("lance").mode("append").save(table_path)
     spec = '{"path": null, "exclusive": true, "input_columns": [], "snapshots": []}'
-    scan = (
-        '{"pin": null, "columns": null, "predicate": null, "limit": null, "aggregate": null, "whole_fragments": false}'
-    )
+    scan = '{"pin": null, "columns": null, "predicate": null, "limit": null, "aggregate": null, "whole_fragments": false}'
     frame = session.read.format("lance").option("with_row_address", "true").load(table_path)
     values = frame.selectExpr("_rowaddr", "id + 1 AS n")
     forged = "0" * 64
@@ -376,35 +416,59 @@ def test_internal_options_are_errors_without_the_rule(spark: SparkSession, table
 
     ways: dict[str, Callable[[], object]] = {
         "lancespark.write": lambda: backfill(**{"lancespark.write": spec}),
-        "lancespark.write ": lambda: backfill(**{"lancespark.write": spec, "lancespark.by": forged}),
-        "lancespark.by": lambda: (
-            rows.write.format("lance").mode("append").option("lancespark.by", forged).save(table_path)
+        "lancespark.write ": lambda: backfill(
+            **{"lancespark.write": spec, "lancespark.by": forged}
         ),
-        "lancespark.scan": lambda: session.read.format("lance").option("lancespark.scan", scan).load(table_path),
-        "lancespark.table": lambda: session.read.format("lance").option("lancespark.table", "id").load(table_path),
+        "lancespark.by": lambda: (
+            rows.write.format("lance")
+            .mode("append")
+            .option("lancespark.by", forged)
+            .save(table_path)
+        ),
+        "lancespark.scan": lambda: (
+            session.read.format("lance").option("lancespark.scan", scan).load(table_path)
+        ),
+        "lancespark.table": lambda: (
+            session.read.format("lance").option("lancespark.table", "id").load(table_path)
+        ),
         "lancespark.metadata": lambda: (
             session.read.format("lance").option("lancespark.metadata", "versions").load(table_path)
         ),
-        "lancespark.new": lambda: session.read.format("lance").option("lancespark.new", "1").load(table_path),
+        "lancespark.new": lambda: (
+            session.read.format("lance").option("lancespark.new", "1").load(table_path)
+        ),
     }
     for option, way in ways.items():
-        with pytest.raises(PySparkException, match=rf"'{re.escape(option.strip())}' is internal.*(?i:leave it out)"):
+        with pytest.raises(
+            PySparkException, match=rf"'{re.escape(option.strip())}' is internal.*(?i:leave it out)"
+        ):
             way()
     assert lance.dataset(table_path).version == 1 and frame.count() == 3
     backfill()
     assert lance.dataset(table_path).schema.names == ["id", "n"]
 
 
-def test_options_of_a_backfill_are_errors_where_rows_are_written(spark: SparkSession, table_path: str) -> None:
-    for option, value in {"version": "1", "on_stale": "null", "input_columns": "id", "verify_columns": "id"}.items():
+def test_options_of_a_backfill_are_errors_where_rows_are_written(
+    spark: SparkSession, table_path: str
+) -> None:
+    for option, value in {
+        "version": "1",
+        "on_stale": "null",
+        "input_columns": "id",
+        "verify_columns": "id",
+    }.items():
         with pytest.raises(PySparkException, match=f"Option '{option}' .*is no option of INSERT"):
-            spark.range(3).write.format("lance").mode("append").option(option, value).save(table_path)
+            spark.range(3).write.format("lance").mode("append").option(option, value).save(
+                table_path
+            )
     assert not Path(table_path).exists()
 
 
 def test_the_table_of_options_names_options_that_exist() -> None:
     for statement, accepted in STATEMENT_OPTIONS.items():
         for name in ("tag", "nonsense", "lancespark.scan", "path"):
-            with pytest.raises(OptionError, match=f"'{re.escape(name)}' .*is no option of {statement}"):
+            with pytest.raises(
+                OptionError, match=f"'{re.escape(name)}' .*is no option of {statement}"
+            ):
                 check_statement_options(statement, {name: "1"})
         check_statement_options(statement, dict.fromkeys(accepted, "1"))

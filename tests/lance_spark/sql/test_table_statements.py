@@ -51,15 +51,21 @@ def filled(sql: Sql, db: Connection) -> Connection:
         ("id IN (SELECT max(id) FROM {c}.t) OR s = 'with (a = 1)'", 1),
     ],
 )
-def test_refresh_column_takes_conditions_of_spark(filled: Connection, sql: Sql, condition: str, rows: int) -> None:
-    ((job, computed, skipped, version, status, remaining),) = sql(f"REFRESH COLUMN twice ON {{c}}.t WHERE {condition}")
+def test_refresh_column_takes_conditions_of_spark(
+    filled: Connection, sql: Sql, condition: str, rows: int
+) -> None:
+    ((job, computed, skipped, version, status, remaining),) = sql(
+        f"REFRESH COLUMN twice ON {{c}}.t WHERE {condition}"
+    )
     table = filled.open_table("t")
     assert (computed, skipped, version, status, remaining) == (rows, 0, table.version, "DONE", 0)
     assert table.get_job(job).rows_computed == rows
     assert sql("SELECT count(twice), sum(twice - 2 * id) FROM {c}.t") == [(rows, 0)]
 
 
-def test_refresh_column_has_the_defaults_and_options_of_the_table_api(filled: Connection, sql: Sql) -> None:
+def test_refresh_column_has_the_defaults_and_options_of_the_table_api(
+    filled: Connection, sql: Sql
+) -> None:
     assert sql("EXPLAIN REFRESH COLUMN twice ON {c}.t")[0][0].count("backfill") == 1
     assert filled.open_table("t").plan_backfill("twice").rows_to_compute == 30
     assert sql("REFRESH COLUMN twice ON {c}.t WITH (num_frags = 1, concurrency = 1)")[0][1] == 20
@@ -88,7 +94,9 @@ def test_vacuum_keeps_the_versions_that_a_stream_needs(
 ) -> None:
     table = filled.open_table("t")
     rows = spark.readStream.format("lance").option("startingVersion", "latest").load(table.uri)
-    sink = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    sink = rows.writeStream.format("noop").option(
+        "checkpointLocation", str(tmp_path / "checkpoint")
+    )
     query = sink.trigger(processingTime="1 second").start()
     try:
         eventually(lambda: list(Path(table.uri, "_lance_spark/streams").glob("*")), 60)
@@ -98,7 +106,11 @@ def test_vacuum_keeps_the_versions_that_a_stream_needs(
     sql("INSERT INTO {c}.t (id, s) VALUES (30, 'x')")
     sql("INSERT INTO {c}.t (id, s) VALUES (31, 'y')")
     assert sql("VACUUM {c}.t WITH (keep_for_streams = true) RETAIN 0 HOURS")[0][0] == needed - 1
-    assert [version["version"] for version in table.to_lance().versions()] == [needed, needed + 1, needed + 2]
+    assert [version["version"] for version in table.to_lance().versions()] == [
+        needed,
+        needed + 1,
+        needed + 2,
+    ]
     with pytest.warns(UserWarning, match=r"removed versions that a stream needs"):
         assert sql("VACUUM {c}.t WITH (keep_for_streams = false) RETAIN 0 HOURS")[0][0] == 2
 
@@ -122,18 +134,24 @@ def test_upkeep_statements_do_what_the_table_api_does(filled: Connection, sql: S
     assert table.index_stats("by_id").num_unindexed_rows == 1
     assert sql("OPTIMIZE INDEX by_id ON {c}.t") == [("by_id", table.version)]
     assert table.index_stats("by_id").num_unindexed_rows == 0
-    assert sql("OPTIMIZE {c}.t WITH (target_rows_per_fragment = 1000, materialize_deletions = false)")[0][:2] == (3, 1)
+    assert sql(
+        "OPTIMIZE {c}.t WITH (target_rows_per_fragment = 1000, materialize_deletions = false)"
+    )[0][:2] == (3, 1)
     assert sql("OPTIMIZE {c}.t") == [(0, 0, table.version)]
     version_count = len(table.versions)
     assert sql("VACUUM {c}.t") == [(0, 0)] and len(table.versions) == version_count
-    assert sql("VACUUM {c}.t RETAIN 0 HOURS")[0][0] == version_count - 1 and len(table.versions) == 1
+    assert (
+        sql("VACUUM {c}.t RETAIN 0 HOURS")[0][0] == version_count - 1 and len(table.versions) == 1
+    )
     sql("INSERT INTO {c}.t (id, s) VALUES (31, 'y')")
     sql("ALTER TABLE {c}.t CREATE TAG first AS OF VERSION " + str(table.version - 1))
     with pytest.raises(AnalysisException, match="CommitError: A version with a tag"):
         sql("VACUUM {c}.t RETAIN 0 HOURS")
     assert sql("VACUUM {c}.t WITH (error_if_tagged_old_versions = false) RETAIN 0 HOURS")[0][0] == 0
     for statement in ("VACUUM {c}.t RETAIN -1 HOURS", "VACUUM {c}.t WITH (retain_hours = -1)"):
-        with pytest.raises(AnalysisException, match=r"OptionError: Option 'retain_hours' = -1.0 .* 0 or more"):
+        with pytest.raises(
+            AnalysisException, match=r"OptionError: Option 'retain_hours' = -1.0 .* 0 or more"
+        ):
             sql(statement)
     with pytest.raises(AnalysisException, match="IndexNotFoundError"):
         sql("OPTIMIZE INDEX nope ON {c}.t")
@@ -146,12 +164,24 @@ def test_tags_branches_and_versions(filled: Connection, sql: Sql) -> None:
     assert sql("alter table {c}.t create tag old as of version 2") == [("old", 2)]
     assert sql("ALTER TABLE {c}.t CREATE TAG IF NOT EXISTS old AS OF 3") == [("old", 2)]
     assert table.tags.list() == {"old": 2, "v1": 4}
-    assert sql("SHOW TAGS FROM {c}.t") == sql("SELECT * FROM {c}.t.tags") == [("old", "main", 2), ("v1", "main", 4)]
-    assert sql("ALTER TABLE {c}.t DROP TAG old") == sql("ALTER TABLE {c}.t DROP TAG IF EXISTS old") == [("old",)]
+    assert (
+        sql("SHOW TAGS FROM {c}.t")
+        == sql("SELECT * FROM {c}.t.tags")
+        == [("old", "main", 2), ("v1", "main", 4)]
+    )
+    assert (
+        sql("ALTER TABLE {c}.t DROP TAG old")
+        == sql("ALTER TABLE {c}.t DROP TAG IF EXISTS old")
+        == [("old",)]
+    )
     assert sql("ALTER TABLE {c}.t CREATE BRANCH b AS OF v1") == [("b", 4)]
     assert sql("ALTER TABLE {c}.t CREATE BRANCH IF NOT EXISTS b") == [("b", 4)]
     assert [row[0] for row in sql("SHOW BRANCHES IN {c}.t")] == ["b"]
-    assert sql("ALTER TABLE {c}.t DROP BRANCH b") == sql("ALTER TABLE {c}.t DROP BRANCH IF EXISTS b") == [("b",)]
+    assert (
+        sql("ALTER TABLE {c}.t DROP BRANCH b")
+        == sql("ALTER TABLE {c}.t DROP BRANCH IF EXISTS b")
+        == [("b",)]
+    )
     assert table.branches.list() == {}
     history = sql("DESCRIBE HISTORY {c}.t")
     assert [row[0] for row in history] == [4, 3, 2, 1] and history == sql("DESC HISTORY {c}.t")
@@ -211,8 +241,12 @@ def test_names_are_those_of_spark(sql: Sql, spark: SparkSession, db: Connection)
         f"CALL {{c}}.system.compact('{name.removeprefix('{c}.')}')",
     ):
         assert sql(statement) == [counts], statement
-    assert spark.sql(f"ALTER TABLE {NAME}.index CREATE TAG :tag", args={"tag": "it"}).collect() == [("it", 1)]
-    assert spark.sql(f"EXECUTE IMMEDIATE 'VACUUM {NAME}.index RETAIN 5 HOURS'").collect() == [(0, 0)]
+    assert spark.sql(f"ALTER TABLE {NAME}.index CREATE TAG :tag", args={"tag": "it"}).collect() == [
+        ("it", 1)
+    ]
+    assert spark.sql(f"EXECUTE IMMEDIATE 'VACUUM {NAME}.index RETAIN 5 HOURS'").collect() == [
+        (0, 0)
+    ]
     spark.sql(f"BEGIN EXECUTE IMMEDIATE 'ALTER TABLE {NAME}.index CREATE TAG two'; END").collect()
     assert db.open_table("index").tags.list() == {"it": 1, "two": 1}
     sql("USE {c}")
@@ -252,7 +286,10 @@ def test_tables_of_other_catalogs_are_for_the_next_parser(sql: Sql, spark: Spark
     for table in ("t", "spark_catalog.default.t", "nocatalog.t", "default.t"):
         for statement in (statement.replace("{t}", table) for statement in STATEMENTS):
             of_session = spark._jsparkSession.sessionState().sqlParser()
-            plans = (re.sub(r"#\d+", "", parsed(spark, parser, statement)) for parser in (of_session, own))
+            plans = (
+                re.sub(r"#\d+", "", parsed(spark, parser, statement))
+                for parser in (of_session, own)
+            )
             assert len(set(plans)) == 1, statement
 
 
@@ -281,14 +318,18 @@ def test_statements_beside_another_extension_with_the_same_words(
     sql("CREATE TABLE {c}.t AS SELECT 1 AS id")
     jvm = spark._jvm
     extensions = jvm.org.apache.spark.sql.SparkSessionExtensions()
-    applied = [load(spark.sparkContext._gateway, "lancespark.LanceExtensions").newInstance(), other_extension]
+    applied = [
+        load(spark.sparkContext._gateway, "lancespark.LanceExtensions").newInstance(),
+        other_extension,
+    ]
     for extension in applied if ours_first else reversed(applied):
         extension.apply(extensions)
     own = jvm.org.apache.spark.sql.execution.SparkSqlParser()
     parser = extensions.buildParser(spark._jsparkSession, own)
     for statement in ("OPTIMIZE {t}", "VACUUM {t}", "SHOW TAGS FROM {t}"):
         ours, foreign_table = (
-            parse_plan(spark, parser, statement.replace("{t}", table)).toString() for table in (f"{NAME}.t", "other.t")
+            parse_plan(spark, parser, statement.replace("{t}", table)).toString()
+            for table in (f"{NAME}.t", "other.t")
         )
         assert "Call" in ours or ".tags" in ours, ours
         assert "other AS parser" in foreign_table, foreign_table
@@ -301,7 +342,9 @@ def test_statements_beside_another_extension_with_the_same_words(
 @pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_a_session_with_two_extensions(tmp_path: Path, other_classes: Path, ours_first: bool) -> None:
+def test_a_session_with_two_extensions(
+    tmp_path: Path, other_classes: Path, ours_first: bool
+) -> None:
     classes = ["lancespark.LanceExtensions", "other.OtherExtensions"]
     script = f"""
 import lance_spark
@@ -315,7 +358,12 @@ rows = [tuple(spark.sql("OPTIMIZE " + name).first()) for name in ("lance.t", "ot
 print("seen", rows, spark.sql("SHOW TAGS FROM other.t").columns, spark.sql("SHOW TAGS FROM lance.t").columns)
 """
     process = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, env=environment(), check=False
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=environment(),
+        check=False,
     )
     expected_line = "seen [(0, 0, 1), ('other',)] ['parser'] ['tag', 'branch', 'version']"
     assert expected_line in process.stdout, process.stderr[-4000:]
@@ -335,7 +383,10 @@ def test_a_job_is_cancelled_by_its_id(sql: Sql, spark: SparkSession, db: Connect
     job = table.backfill_async("slow", job_id="j", checkpoint_size=5, concurrency=1)
     try:
         deadline = time.monotonic() + 60
-        while not any(record.job_id == "j" for record in table.list_jobs()) and time.monotonic() < deadline:
+        while (
+            not any(record.job_id == "j" for record in table.list_jobs())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         assert [(row[0],) for row in sql("SHOW JOBS FROM {c}.t")] == [("j",)]
         assert sql("CALL {c}.system.cancel_job('t', 'j')") == [("j", "CANCELLED")]
@@ -353,22 +404,31 @@ def test_stored_code_needs_the_permission_of_the_catalog(
     sql: Sql, filled: Connection, spark: SparkSession, tmp_path: Path
 ) -> None:
     lance_spark.catalog(spark, "untrusted", str(tmp_path))
-    with pytest.raises(AnalysisException, match="StoredUdfError: The catalog 'untrusted' does not let SQL run"):
+    with pytest.raises(
+        AnalysisException, match="StoredUdfError: The catalog 'untrusted' does not let SQL run"
+    ):
         spark.sql("REFRESH COLUMN twice ON untrusted.t")
     assert spark.sql("OPTIMIZE untrusted.t").first()[:2] == (2, 1)
 
 
 def test_search_functions_take_the_name_of_a_table(sql: Sql, db: Connection) -> None:
-    sql("CREATE TABLE {c}.`d.x` (id BIGINT, v ARRAY<FLOAT>) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2')")
+    sql(
+        "CREATE TABLE {c}.`d.x` (id BIGINT, v ARRAY<FLOAT>) TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2')"
+    )
     sql("INSERT INTO {c}.`d.x` VALUES (1, array(0, 0)), (2, array(3, 3))")
     search = "lance_vector_search('{c}.`d.x`', array(3, 3), k => 1)"
     assert sql(f"SELECT id FROM {search}") == [(2,)]
-    assert sql(f"SELECT x.id FROM (SELECT 2L AS id) x WHERE x.id IN (SELECT id FROM {search})") == [(2,)]
+    assert sql(f"SELECT x.id FROM (SELECT 2L AS id) x WHERE x.id IN (SELECT id FROM {search})") == [
+        (2,)
+    ]
     call = "lance_vector_search(path => '`d.x`', query_vector => q.v, k => 1)"
     sql("USE {c}")
     try:
         assert sql(f"SELECT f.id FROM (SELECT array(1F, 0F) AS v) q, LATERAL {call} f") == [(1,)]
     finally:
         sql("USE spark_catalog.default")
-    with pytest.raises(AnalysisException, match=r"Option 'path' = 'lance\.nope' .* the name of a table of the catalog"):
+    with pytest.raises(
+        AnalysisException,
+        match=r"Option 'path' = 'lance\.nope' .* the name of a table of the catalog",
+    ):
         sql("SELECT * FROM lance_vector_search('{c}.nope', array(3, 3), k => 1)")

@@ -20,7 +20,9 @@ from udf_runtime import udf
 pytestmark = [pytest.mark.classic, pytest.mark.sample(1, tests=3)]
 
 EVOLVES, EVOLVES_BRANCHES = pyspark.__version__ >= "4.2", pyspark.__version__ >= "4.3"
-needs_evolution = pytest.mark.skipif(not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice")
+needs_evolution = pytest.mark.skipif(
+    not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice"
+)
 
 _WIDE = "x DECIMAL(10,3), d DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, n BIGINT, st STRUCT<a: BIGINT>, ar ARRAY<BIGINT>"
 _ROW = (
@@ -47,13 +49,19 @@ def test_schema_evolution_adds_columns_and_keeps_the_types_of_the_others(
         "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
     name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2].rsplit(".", 1)[0]
-    spark.sql(f"SELECT 4 AS id, {_NARROW}, 1 AS g").writeTo(f"{name}.t").option("mergeSchema", "true").append()
+    spark.sql(f"SELECT 4 AS id, {_NARROW}, 1 AS g").writeTo(f"{name}.t").option(
+        "mergeSchema", "true"
+    ).append()
     table = db.open_table("t")
     assert table.schema.names == [*before.names, "e", "f", "g"]
-    assert [table.schema.field(field.name).type for field in before] == [field.type for field in before]
+    assert [table.schema.field(field.name).type for field in before] == [
+        field.type for field in before
+    ]
     rows = table.to_arrow().sort_by("id").select(before.names)
     assert (
-        rows.slice(0, 1) == first and rows["n"].to_pylist()[1:] == [7, 7, 7] and rows["d"].to_pylist()[1:] == [0.5] * 3
+        rows.slice(0, 1) == first
+        and rows["n"].to_pylist()[1:] == [7, 7, 7]
+        and rows["d"].to_pylist()[1:] == [0.5] * 3
     )
 
 
@@ -61,11 +69,16 @@ def test_schema_evolution_adds_columns_and_keeps_the_types_of_the_others(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("true AS n, 1 AS e", r"column n has the type BIGINT and cannot store values of the type BOOLEAN"),
+        (
+            "true AS n, 1 AS e",
+            r"column n has the type BIGINT and cannot store values of the type BOOLEAN",
+        ),
         ("named_struct('a', 1, 'b', 2) AS st, 1 AS e", r"cannot add the field st.b to a struct"),
     ],
 )
-def test_schema_evolution_that_cannot_work_changes_nothing(sql: Sql, db: Connection, source: str, message: str) -> None:
+def test_schema_evolution_that_cannot_work_changes_nothing(
+    sql: Sql, db: Connection, source: str, message: str
+) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT, n BIGINT, st STRUCT<a: BIGINT>)")
     version = db.open_table("t").version
     with pytest.raises(AnalysisException, match=message):
@@ -74,21 +87,26 @@ def test_schema_evolution_that_cannot_work_changes_nothing(sql: Sql, db: Connect
 
 
 @pytest.mark.skipif(EVOLVES, reason="Spark 4.2 evolves the table")
-def test_schema_evolution_changes_nothing_with_spark_4_1(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_schema_evolution_changes_nothing_with_spark_4_1(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT, x DECIMAL(10,3))")
     sql("INSERT INTO {c}.t VALUES (1, 1.234)")
     name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2]
     frame = spark.sql("SELECT 1 AS id, CAST(1 AS DECIMAL(3,0)) AS x, 'new' AS e")
     frame.createOrReplaceTempView("evolving_rows")
-    merge = (
-        "MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING evolving_rows s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *"
-    )
+    merge = "MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING evolving_rows s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *"
     for write in (
         lambda: sql(merge),
         lambda: sql(f"EXPLAIN {merge}"),
         lambda: frame.writeTo(name).option("mergeSchema", "true").append(),
         lambda: frame.write.option("mergeSchema", "true").insertInto(name),
-        lambda: frame.write.format("lance").mode("append").option("mergeSchema", "true").saveAsTable(name),
+        lambda: (
+            frame.write.format("lance")
+            .mode("append")
+            .option("mergeSchema", "true")
+            .saveAsTable(name)
+        ),
     ):
         with pytest.raises(AnalysisException, match=r"(?i)nothing was changed"):
             write()
@@ -110,14 +128,18 @@ def test_explain_of_schema_evolution_adds_no_column(sql: Sql, db: Connection) ->
         "WITH s AS (SELECT 1L AS id, 2 AS e) MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *",
     ):
         for explain in ("EXPLAIN", "EXPLAIN EXTENDED"):
-            with pytest.raises(AnalysisException, match="Explain the statement without WITH SCHEMA EVOLUTION"):
+            with pytest.raises(
+                AnalysisException, match="Explain the statement without WITH SCHEMA EVOLUTION"
+            ):
                 sql(f"{explain} {statement}")
     table = db.open_table("t")
     assert table.version == 1 and table.schema.names == ["id"]
 
 
 @needs_evolution
-def test_columns_of_a_statement_that_fails_are_taken_back(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_columns_of_a_statement_that_fails_are_taken_back(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT)")
     sql("INSERT INTO {c}.t VALUES (1)")
     name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2].rsplit(".", 1)[0]
@@ -132,7 +154,12 @@ def test_columns_of_a_statement_that_fails_are_taken_back(sql: Sql, db: Connecti
         lambda: spark.sql(failing).writeTo(f"{name}.t").option("mergeSchema", "true").append(),
     ]
     if EVOLVES_BRANCHES:
-        evolving = spark.sql(failing).writeTo(f"{name}.t").option("mergeSchema", "true").option("branch", "dev")
+        evolving = (
+            spark.sql(failing)
+            .writeTo(f"{name}.t")
+            .option("mergeSchema", "true")
+            .option("branch", "dev")
+        )
         ways.append(evolving.append)
     for fail in ways:
         with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
@@ -152,17 +179,23 @@ def test_columns_of_a_statement_that_fails_stay_after_a_commit_of_another_writer
     uri = db.open_table("t").uri
 
     def write_then_fail(number):  # type: ignore[no-untyped-def]
-        lance.write_dataset(pa.table({"id": [9], "e": pa.array([7], pa.int32())}), uri, mode="append")
+        lance.write_dataset(
+            pa.table({"id": [9], "e": pa.array([7], pa.int32())}), uri, mode="append"
+        )
         raise ValueError("a wrong value")
 
     spark.udf.register("write_then_fail", sf.udf(write_then_fail, "int"))
     with pytest.raises(Exception, match="a wrong value"):
-        sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT id, write_then_fail(id) AS e FROM range(1)")
+        sql(
+            "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT id, write_then_fail(id) AS e FROM range(1)"
+        )
     assert sql("SELECT id, e FROM {c}.t") == [(9, 7)]
 
 
 @needs_evolution
-def test_an_error_of_the_analyzer_leaves_the_columns_of_schema_evolution(sql: Sql, db: Connection) -> None:
+def test_an_error_of_the_analyzer_leaves_the_columns_of_schema_evolution(
+    sql: Sql, db: Connection
+) -> None:
     """Spark adds the columns during the analysis of the statement, and reports a failed analysis to no catalog."""
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL)")
     with pytest.raises(AnalysisException, match="CANNOT_FIND_DATA"):
@@ -213,7 +246,10 @@ def test_field_metadata_survives_every_change_that_keeps_the_column(
         return {
             "v": public,
             "w": reopened.schema.field("w").metadata[b"comment"],
-            "id": (reopened.schema.field("id").metadata[b"comment"], reopened.schema.field("id").nullable),
+            "id": (
+                reopened.schema.field("id").metadata[b"comment"],
+                reopened.schema.field("id").nullable,
+            ),
             "udf": b"lance-spark:udf" in reopened.schema.field("v").metadata,
         }
 
@@ -222,14 +258,18 @@ def test_field_metadata_survives_every_change_that_keeps_the_column(
         sql(statement)
         assert metadata() == before, change
     path = db.open_table("t").uri
-    spark.sql("SELECT 9 AS id, 9 AS n, CAST(NULL AS BIGINT) AS v").write.format("lance").mode("overwrite").save(path)
+    spark.sql("SELECT 9 AS id, 9 AS n, CAST(NULL AS BIGINT) AS v").write.format("lance").mode(
+        "overwrite"
+    ).save(path)
     table = db.open_table("t")
     assert table.backfill("v").rows_computed == 1 and table.to_arrow()["v"].to_pylist() == [18]
 
 
 def test_a_merge_keeps_not_null_columns_that_it_does_not_set(sql: Sql) -> None:
     sql("CREATE TABLE {c}.t (pk INT NOT NULL, salary INT, dep STRUCT<a: INT NOT NULL> NOT NULL)")
-    sql("INSERT INTO {c}.t SELECT id, 100 * id, named_struct('a', int(id)) FROM VALUES (1), (2), (3) AS s(id)")
+    sql(
+        "INSERT INTO {c}.t SELECT id, 100 * id, named_struct('a', int(id)) FROM VALUES (1), (2), (3) AS s(id)"
+    )
     sql(
         "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (2, 0), (3, 1), (9, 1) AS s(pk, keep)) s ON t.pk = s.pk "
         "WHEN MATCHED AND s.keep = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET t.salary = t.salary + 1 "
@@ -259,9 +299,15 @@ def test_intervals_take_values_of_their_own_parts(sql: Sql, spark: SparkSession)
     sql(f"CREATE TABLE {{c}}.t (id INT, {declared}, s STRUCT<a: INTERVAL DAY>)")
     first, second = (list(values) for values in zip(*_PARTS.values(), strict=True))
     sql(f"INSERT INTO {{c}}.t SELECT 1, {', '.join(first)}, named_struct('a', INTERVAL '1' DAY)")
-    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [tuple(spark.sql(f"SELECT {', '.join(first)}").first())]  # type: ignore[arg-type]
-    sql(f"UPDATE {{c}}.t SET {', '.join(f'{name} = {value}' for name, value in zip(columns, second, strict=True))}")
-    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [tuple(spark.sql(f"SELECT {', '.join(second)}").first())]  # type: ignore[arg-type]
+    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [
+        tuple(spark.sql(f"SELECT {', '.join(first)}").first())
+    ]  # type: ignore[arg-type]
+    sql(
+        f"UPDATE {{c}}.t SET {', '.join(f'{name} = {value}' for name, value in zip(columns, second, strict=True))}"
+    )
+    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [
+        tuple(spark.sql(f"SELECT {', '.join(second)}").first())
+    ]  # type: ignore[arg-type]
     kinds = dict(row[:2] for row in sql("DESCRIBE {c}.t"))
     assert {name: kinds[name].upper() for name in columns} == {
         name: f"INTERVAL {kind}" for name, kind in columns.items()
@@ -273,7 +319,9 @@ def test_lengths_of_text_are_kept_and_enforced(sql: Sql) -> None:
         "CREATE TABLE {c}.t (id INT, c CHAR(3), v VARCHAR(3) COMMENT 'short', n STRUCT<a: VARCHAR(2)>, ar ARRAY<CHAR(2)>)"
     )
     sql("INSERT INTO {c}.t VALUES (1, 'a', 'abc', named_struct('a', 'xy'), array('z'))")
-    assert sql("SELECT length(c), c = 'a', v, n.a, ar[0] FROM {c}.t WHERE c = 'a'") == [(3, True, "abc", "xy", "z ")]
+    assert sql("SELECT length(c), c = 'a', v, n.a, ar[0] FROM {c}.t WHERE c = 'a'") == [
+        (3, True, "abc", "xy", "z ")
+    ]
     sql("ALTER TABLE {c}.t ADD COLUMN w VARCHAR(2)")
     sql("ALTER TABLE {c}.t ALTER COLUMN v TYPE VARCHAR(5)")
     sql("UPDATE {c}.t SET v = 'abcde'")
@@ -290,7 +338,9 @@ def test_lengths_of_text_are_kept_and_enforced(sql: Sql) -> None:
     ):
         with pytest.raises(Exception, match="EXCEED_LIMIT_LENGTH"):
             sql(statement)
-    assert sql("SELECT id, v, w FROM {c}.t") == [(1, "abcde", None)] and sql("SELECT v FROM {c}.u") == [("abcde",)]
+    assert sql("SELECT id, v, w FROM {c}.t") == [(1, "abcde", None)] and sql(
+        "SELECT v FROM {c}.u"
+    ) == [("abcde",)]
     assert "v VARCHAR(5)" in sql("SHOW CREATE TABLE {c}.t")[0][0]
 
 
@@ -300,7 +350,9 @@ def test_lengths_of_text_are_enforced_by_writes_that_know_no_catalog(
 ) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT, c CHAR(3), v VARCHAR(3), ar ARRAY<VARCHAR(2)>)")
     table = db.open_table("t")
-    frame = spark.createDataFrame([(1, "a", "äöü", ["xy"])], "id bigint, c string, v string, ar array<string>")
+    frame = spark.createDataFrame(
+        [(1, "a", "äöü", ["xy"])], "id bigint, c string, v string, ar array<string>"
+    )
     frame.write.format("lance").mode("append").save(table.uri)
     table.add([{"id": 2, "c": "b"}])
     table.merge_insert("id").when_not_matched_insert_all().execute(

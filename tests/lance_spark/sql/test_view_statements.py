@@ -26,8 +26,16 @@ def twice(id: int) -> int:
 def test_a_view_is_made_empty_or_filled_refreshed_and_dropped(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.docs AS SELECT id, cast(id AS STRING) AS text FROM range(10)")
     select = "SELECT id, upper(text) AS loud FROM {c}.docs WHERE id > 4"
-    assert sql("EXPLAIN CREATE MATERIALIZED VIEW {c}.v AS " + select)[0][0].count("create_materialized_view") == 1
-    assert "WITH DATA" not in sql(f"EXPLAIN CREATE MATERIALIZED VIEW {{c}}.v AS {select} WITH DATA")[0][0]
+    assert (
+        sql("EXPLAIN CREATE MATERIALIZED VIEW {c}.v AS " + select)[0][0].count(
+            "create_materialized_view"
+        )
+        == 1
+    )
+    assert (
+        "WITH DATA"
+        not in sql(f"EXPLAIN CREATE MATERIALIZED VIEW {{c}}.v AS {select} WITH DATA")[0][0]
+    )
     assert "v" not in db.table_names()
     assert sql(f"CREATE MATERIALIZED VIEW {{c}}.v AS {select}") == [("v", 1, 0)]
     assert sql("REFRESH MATERIALIZED VIEW {c}.v")[0][1:4] == (5, 0, 0)
@@ -69,7 +77,9 @@ def test_properties_mark_views_and_columns_for_an_agent(sql: Sql, db: Connection
     sql("CREATE TABLE {c}.docs AS SELECT id, 'a' AS text FROM range(3)")
     select = "SELECT id FROM {c}.docs"
     marked = lambda table: dict(sql(f"SHOW TBLPROPERTIES {{c}}.{table}"))  # noqa: E731 - one expression
-    sql(f"CREATE MATERIALIZED VIEW {{c}}.v TBLPROPERTIES ('auto_refresh' = 'TRUE') AS {select} WITH DATA")
+    sql(
+        f"CREATE MATERIALIZED VIEW {{c}}.v TBLPROPERTIES ('auto_refresh' = 'TRUE') AS {select} WITH DATA"
+    )
     sql(f"CREATE MATERIALIZED VIEW {{c}}.w TBLPROPERTIES ('auto_refresh' = 'false') AS {select}")
     assert [marked(view)["auto-refresh"] for view in "vw"] == ["true", "false"]
     sql("ALTER TABLE {c}.v UNSET TBLPROPERTIES ('auto_refresh')")
@@ -79,12 +89,16 @@ def test_properties_mark_views_and_columns_for_an_agent(sql: Sql, db: Connection
 
     docs = db.open_table("docs")
     docs.add_columns({"twice": twice, "two": twice})
-    sql("ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = 'true', 'two.auto_backfill' = 'true')")
+    sql(
+        "ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = 'true', 'two.auto_backfill' = 'true')"
+    )
     assert marked("docs")["auto-backfill-columns"] == "twice, two"
     sql("ALTER TABLE {c}.docs SET TBLPROPERTIES ('twice.auto_backfill' = 'false')")
     sql("ALTER TABLE {c}.docs UNSET TBLPROPERTIES ('two.auto_backfill')")
     assert marked("docs")["auto-backfill-columns"] == ""
-    sql("CALL {c}.system.add_column('docs', 'more', source => 'docs', source_column => 'twice', auto_backfill => true)")
+    sql(
+        "CALL {c}.system.add_column('docs', 'more', source => 'docs', source_column => 'twice', auto_backfill => true)"
+    )
     assert marked("docs")["auto-backfill-columns"] == "more"
     assert [step.name for step in db.agent(allow=["docs", "w"]).plan().steps] == ["docs.more", "w"]
 
@@ -111,11 +125,15 @@ def test_columns_of_a_view_may_name_the_catalog_and_the_namespace(sql: Sql) -> N
     for number, table in enumerate(("{c}.docs", "{c}.`a b`.docs")):
         # A column with the name of the catalog: Spark prefers the qualifier.
         other = "named_struct('docs', named_struct('id', -1), 'a b', named_struct('docs', named_struct('id', -1)))"
-        sql(f"CREATE TABLE {table} AS SELECT id, named_struct('a', id) AS s, {other} AS `lance` FROM range(5)")
+        sql(
+            f"CREATE TABLE {table} AS SELECT id, named_struct('a', id) AS s, {other} AS `lance` FROM range(5)"
+        )
         select = f"SELECT {table}.id, -{table}.s.a AS b, {table}.* EXCEPT (docs.id, {table}.`lance`) FROM {table} "
         select += f"WHERE {table}.id % 2 = 0 AND abs({table}.s.a) < 4"
         sql(f"CREATE MATERIALIZED VIEW {{c}}.v{number} AS {select} WITH DATA")
-        assert sql(f"SELECT * EXCEPT (__source_row_id) FROM {{c}}.v{number} ORDER BY id") == sql(select)
+        assert sql(f"SELECT * EXCEPT (__source_row_id) FROM {{c}}.v{number} ORDER BY id") == sql(
+            select
+        )
 
 
 def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> None:
@@ -123,14 +141,18 @@ def test_views_of_other_catalogs_are_sparks(sql: Sql, spark: SparkSession) -> No
     parser = spark._jsparkSession.sessionState().sqlParser()
     text = "CREATE MATERIALIZED VIEW default.v AS SELECT 1 AS id"
     plans = {
-        re.sub(r"#\d+", "", parse_plan(spark, statement_parser, text).toString()) for statement_parser in (parser, own)
+        re.sub(r"#\d+", "", parse_plan(spark, statement_parser, text).toString())
+        for statement_parser in (parser, own)
     }
     assert len(plans) == 1, plans
     with pytest.raises(Exception, match=r"(?i)pipeline"):
         spark.sql(text)
     # A pipeline of Spark takes the node from the parser, also for a view in a catalog of Lance.
     text = text.replace("default.v", "lance.v")
-    assert parse_plan(spark, parser, text).getClass().getSimpleName() == "CreateMaterializedViewAsSelect"
+    assert (
+        parse_plan(spark, parser, text).getClass().getSimpleName()
+        == "CreateMaterializedViewAsSelect"
+    )
 
 
 @pytest.mark.sample(1)
@@ -151,7 +173,9 @@ def test_a_refresh_runs_stored_code_and_reads_other_folders_only_with_permission
         spark.sql(create.format("inner_views"))
 
 
-def test_columns_come_from_a_view_of_the_session(sql: Sql, db: Connection, spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_come_from_a_view_of_the_session(
+    sql: Sql, db: Connection, spark: SparkSession, tmp_path: Path
+) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, cast(id AS STRING) AS s FROM range(6)")
     session = spark.newSession()
     lance_spark.catalog(session, "lance", str(tmp_path), allow_stored_code=True)
@@ -159,9 +183,14 @@ def test_columns_come_from_a_view_of_the_session(sql: Sql, db: Connection, spark
         "CREATE TEMPORARY VIEW made AS SELECT _rowaddr, shiftright(_rowaddr, 32) AS _fragid, id * 2 AS two, s AS `a b`, "
         "concat(s, '!') AS s FROM lance.t WHERE id < 4"
     )
-    assert session.sql("ALTER TABLE lance.t ADD COLUMNS two, `a b` FROM made").collect() == [("two, a b", 3)]
+    assert session.sql("ALTER TABLE lance.t ADD COLUMNS two, `a b` FROM made").collect() == [
+        ("two, a b", 3)
+    ]
     assert session.sql("ALTER TABLE lance.t UPDATE COLUMNS s FROM made;").collect() == [("s", 4)]
-    assert sql("SELECT * FROM {c}.t WHERE id IN (3, 4) ORDER BY id") == [(3, "3!", 6, "3"), (4, "4", None, None)]
+    assert sql("SELECT * FROM {c}.t WHERE id IN (3, 4) ORDER BY id") == [
+        (3, "3!", 6, "3"),
+        (4, "4", None, None),
+    ]
     session.sql("CREATE TEMPORARY VIEW bare AS SELECT id AS three FROM lance.t")
     for statement, error in {
         "ALTER TABLE lance.t ADD COLUMNS two FROM made": "ColumnExistsError",

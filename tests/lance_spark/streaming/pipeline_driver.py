@@ -26,7 +26,9 @@ def double_all(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
 def start(spark: SparkSession, home: str) -> tuple[StreamingQuery, StreamingQuery]:
     """Starts the query that fills the source, and the query that reads it."""
     files = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).csv(f"{home}/in")
-    filling = files.writeStream.format("lance").option("compact_after", 15).trigger(availableNow=True)
+    filling = (
+        files.writeStream.format("lance").option("compact_after", 15).trigger(availableNow=True)
+    )
     filling = filling.option("checkpointLocation", f"{home}/filling")
     double = pandas_udf(double_all, "bigint")  # type: ignore[call-overload]
     reader = spark.readStream.format("lance")
@@ -41,8 +43,12 @@ def start(spark: SparkSession, home: str) -> tuple[StreamingQuery, StreamingQuer
 def main(way: str, home: str) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "800m")
-    builder = builder.config("spark.log.level", "OFF").config("spark.sql.files.maxPartitionBytes", "40")
-    spark: SparkSession = (lance_spark.configure(builder) if way == "jar" else builder).getOrCreate()
+    builder = builder.config("spark.log.level", "OFF").config(
+        "spark.sql.files.maxPartitionBytes", "40"
+    )
+    spark: SparkSession = (
+        lance_spark.configure(builder) if way == "jar" else builder
+    ).getOrCreate()
     filling, copying = start(spark, home)
     filling.awaitTermination()
     copying.processAllAvailable()

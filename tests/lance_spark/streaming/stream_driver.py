@@ -21,8 +21,12 @@ def main(way: str, home: str) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.memory", "800m")
     builder = builder.config("spark.sql.shuffle.partitions", "2")  # of the counts
-    builder = builder.config("spark.log.level", "OFF").config("spark.sql.files.maxPartitionBytes", "40")
-    spark: SparkSession = (builder if way == "no jar" else lance_spark.configure(builder)).getOrCreate()
+    builder = builder.config("spark.log.level", "OFF").config(
+        "spark.sql.files.maxPartitionBytes", "40"
+    )
+    spark: SparkSession = (
+        builder if way == "no jar" else lance_spark.configure(builder)
+    ).getOrCreate()
     rows = spark.readStream.schema("id bigint").option("maxFilesPerTrigger", 1).csv(f"{home}/in")
     if way == "complete":
         rows = rows.groupBy("id").count()

@@ -55,7 +55,9 @@ def test_a_repeated_write_changes_nothing(table: lance_spark.Table, name: str) -
     assert table.to_lance().version == version
     WRITES[name](table, {"txn_app_id": "another", "txn_version": 6})
     WRITES[name](table, {"txn_app_id": "nightly", "txn_version": 8})
-    assert (table.to_lance().version > version) == (name not in ("delete", "delete nothing", "merge_insert"))
+    assert (table.to_lance().version > version) == (
+        name not in ("delete", "delete nothing", "merge_insert")
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,12 @@ def test_half_a_transaction_is_refused(table: lance_spark.Table, arguments: dict
 
 def test_a_failed_evaluation_leaves_no_record(table: lance_spark.Table) -> None:
     with pytest.raises(Exception, match="x1"):
-        table.update("id = 1", values_sql={"n": "cast(concat('x', id) as bigint)"}, txn_app_id="nightly", txn_version=7)
+        table.update(
+            "id = 1",
+            values_sql={"n": "cast(concat('x', id) as bigint)"},
+            txn_app_id="nightly",
+            txn_version=7,
+        )
     assert not Path(table.uri, "_lance_spark", "apps").exists()
     table.update("id = 1", values_sql={"n": "n + 1"}, txn_app_id="nightly", txn_version=6)
     assert sum(row["n"] for row in table.to_arrow().to_pylist()) == 1
@@ -109,9 +116,14 @@ def backfilled(table: lance_spark.Table) -> lance_spark.Table:
 
 def test_a_repeated_backfill_computes_nothing_and_says_so(backfilled: lance_spark.Table) -> None:
     version = backfilled.version
-    for result in (backfilled.backfill("double", **ALL_ROWS), backfilled.backfill_async("double", **ALL_ROWS).result()):
+    for result in (
+        backfilled.backfill("double", **ALL_ROWS),
+        backfilled.backfill_async("double", **ALL_ROWS).result(),
+    ):
         assert (result.status, result.rows_computed, result.versions) == ("DONE", 0, ())
-        expected = "Transaction 7 of the application 'nightly' was committed before. Nothing was computed."
+        expected = (
+            "Transaction 7 of the application 'nightly' was committed before. Nothing was computed."
+        )
         assert result.message == expected
     with pytest.raises(lance_spark.StreamRewoundError, match="Batch 6 is older than batch 7"):
         backfilled.backfill("double", **{**ALL_ROWS, "txn_version": 6})
@@ -121,9 +133,14 @@ def test_a_repeated_backfill_computes_nothing_and_says_so(backfilled: lance_spar
     assert backfilled.backfill("double", **{**ALL_ROWS, "txn_version": 8}).rows_computed == 8
 
 
-def test_a_backfill_whose_driver_died_before_its_record_is_resumed(table: lance_spark.Table) -> None:
+def test_a_backfill_whose_driver_died_before_its_record_is_resumed(
+    table: lance_spark.Table,
+) -> None:
     table.add_columns({"double": double})
-    with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         table.backfill("double", **ALL_ROWS)
     version = table.version
     assert table.backfill("double", **ALL_ROWS).rows_computed == 0
@@ -166,7 +183,9 @@ def test_a_repeated_backfill_of_a_dataframe_changes_nothing(table: lance_spark.T
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_backfill_of_a_dataframe_is_committed_once_after_a_crash(table: lance_spark.Table, moment: str) -> None:
+def test_a_backfill_of_a_dataframe_is_committed_once_after_a_crash(
+    table: lance_spark.Table, moment: str
+) -> None:
     def write(factor: int) -> CommitResult | None:
         options = {"txn_app_id": "nightly", "txn_version": "7"}
         backfill = Backfill(table.uri, "n", LongType(), options=options)

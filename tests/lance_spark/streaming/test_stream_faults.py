@@ -54,16 +54,26 @@ class Stream:
             rows = self.ids[batch * ROWS : (batch + 1) * ROWS]
             file = home / "in" / f"{batch:04}.csv"
             file.write_text("".join(f"{row:08}\n" for row in rows))
-            os.utime(file, (began + batch, began + batch))  # Spark reads files in the order of their times
+            os.utime(
+                file, (began + batch, began + batch)
+            )  # Spark reads files in the order of their times
         if way == "update":
             empty = pa.table({name: pa.array([], pa.int64()) for name in ("id", "last")})
             lance.write_dataset(empty, self.table, enable_stable_row_ids=True)
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"tests.lance_spark.streaming.{self.module}", self.way, str(self.home)]
+        command = [
+            sys.executable,
+            "-m",
+            f"tests.lance_spark.streaming.{self.module}",
+            self.way,
+            str(self.home),
+        ]
         variables = {**environment(), "PYTHONPATH": str(ROOT)}
         with (self.home / "log").open("ab") as log:
-            driver = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=log, stderr=log, start_new_session=True)
+            driver = subprocess.Popen(
+                command, cwd=ROOT, env=variables, stdout=log, stderr=log, start_new_session=True
+            )
 
         self.drivers.append(driver)
         return driver
@@ -102,7 +112,11 @@ class Stream:
 
 def make_pipeline(way: str, home: Path, batches: int) -> Stream:
     """Returns a stream that fills a table, and from this table another table."""
-    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), home / "source.lance", enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"id": pa.array([], pa.int64())}),
+        home / "source.lance",
+        enable_stable_row_ids=True,
+    )
     return Stream(way, home, batches, module="pipeline_driver")
 
 
@@ -136,7 +150,9 @@ def kill_somebody(driver: subprocess.Popen[bytes], dice: random.Random) -> None:
             dice.choice(processes).kill()
 
 
-def run_with_deaths(stream: Stream, dice: random.Random, between: Callable[[], object] = lambda: None) -> None:
+def run_with_deaths(
+    stream: Stream, dice: random.Random, between: Callable[[], object] = lambda: None
+) -> None:
     """Runs drivers, and kills their processes at random moments, until a driver reaches the end."""
     deadline = time.monotonic() + 1800
     deaths = 0
@@ -171,7 +187,9 @@ def test_deaths_of_any_process_at_any_moment(way: str, seed: int, tmp_path: Path
 @pytest.mark.slow
 @both_ways
 @pytest.mark.parametrize("seed", [2])
-def test_deaths_at_both_ends_of_a_stream_from_table_to_table(way: str, seed: int, jobs: Any, tmp_path: Path) -> None:
+def test_deaths_at_both_ends_of_a_stream_from_table_to_table(
+    way: str, seed: int, jobs: Any, tmp_path: Path
+) -> None:
     stream = make_pipeline(way, tmp_path, batches=30)
     source = lance_spark.connect(str(tmp_path), jobs, progress=False).open_table("source")
     cleanups: list[int] = []
@@ -216,7 +234,9 @@ def test_a_stopped_driver_that_goes_on_after_a_second_driver(way: str, tmp_path:
 def test_concurrent_backfills_and_compactions(way: str, jobs: Any, tmp_path: Path) -> None:
     stream = Stream(way, tmp_path, batches=20)
     if way != "update":
-        lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), stream.table, enable_stable_row_ids=True)
+        lance.write_dataset(
+            pa.table({"id": pa.array([], pa.int64())}), stream.table, enable_stable_row_ids=True
+        )
     table = lance_spark.connect(str(tmp_path), jobs, progress=False).open_table("t")
     table.add_columns({"double": double})
     driver = stream.start()
@@ -225,7 +245,9 @@ def test_concurrent_backfills_and_compactions(way: str, jobs: Any, tmp_path: Pat
         table.backfill("double")
         backfills += 1
         with contextlib.suppress(OSError, RuntimeError):  # a backfill of this moment
-            compactions += bool(lance.dataset(stream.table).optimize.compact_files().fragments_removed)
+            compactions += bool(
+                lance.dataset(stream.table).optimize.compact_files().fragments_removed
+            )
         time.sleep(0.2)
     assert driver.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     table.backfill("double")
@@ -241,8 +263,12 @@ def test_concurrent_compactions_in_complete_mode(tmp_path: Path) -> None:
     driver = stream.start()
     compactions = 0
     while driver.poll() is None:
-        with contextlib.suppress(OSError, RuntimeError, ValueError):  # no table yet, or a concurrent micro-batch
-            compactions += bool(lance.dataset(stream.table).optimize.compact_files().fragments_removed)
+        with contextlib.suppress(
+            OSError, RuntimeError, ValueError
+        ):  # no table yet, or a concurrent micro-batch
+            compactions += bool(
+                lance.dataset(stream.table).optimize.compact_files().fragments_removed
+            )
         time.sleep(0.1)
     assert driver.returncode == 0, (tmp_path / "log").read_text()[-3000:]
     stream.check()

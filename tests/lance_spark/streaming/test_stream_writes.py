@@ -100,22 +100,34 @@ def test_a_batch_is_recognised_after_a_cleanup_of_all_versions(query: MicroBatch
     assert query.ids() == [-1, *rows_of(0, 1)]
 
 
-def test_a_batch_without_its_record_is_found_among_the_versions_since_it_began(query: MicroBatchQuery) -> None:
+def test_a_batch_without_its_record_is_found_among_the_versions_since_it_began(
+    query: MicroBatchQuery,
+) -> None:
     query.run(0)
-    with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         query.run(1)
     query.run(1)
     assert query.ids() == rows_of(0, 1)
     assert f"{1:020d}.done" in records(query)
 
 
-def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(query: MicroBatchQuery) -> None:
+def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(
+    query: MicroBatchQuery,
+) -> None:
     query.run(0)
-    with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         query.run(1)
     clean_up(query)
     history._forget_events()  # as in another process
-    with pytest.raises(CommitOutcomeUnknownError, match=r"Transaction 1 .*was cleaned up") as caught:
+    with pytest.raises(
+        CommitOutcomeUnknownError, match=r"Transaction 1 .*was cleaned up"
+    ) as caught:
         query.run(1)
     assert query.ids() == [-1, *rows_of(0, 1)]
     # The remedy of the message.
@@ -127,7 +139,9 @@ def test_a_batch_without_record_and_versions_is_neither_skipped_nor_written(quer
 
 def test_a_restored_checkpoint_raises_and_changes_nothing(query: MicroBatchQuery) -> None:
     query.run(0, 1, 2, 3)
-    with pytest.raises(lance_spark.StreamRewoundError, match="Batch 1 is older than batch 3") as caught:
+    with pytest.raises(
+        lance_spark.StreamRewoundError, match="Batch 1 is older than batch 3"
+    ) as caught:
         query.write(1, [77])()
     assert (caught.value.batch, caught.value.latest_batch, caught.value.app_id) == (1, 3, "orders")
     assert query.ids() == rows_of(0, 1, 2, 3)
@@ -141,7 +155,10 @@ def test_queries_on_one_table_know_nothing_of_each_other(query: MicroBatchQuery)
     query.run(2)
     other.run(0, 1)
     assert query.ids() == sorted([*rows_of(0, 1, 2), *rows_of(0, 1)])
-    totals, others = (MicroBatchQuery(table=query.table, name=name, overwrite=True) for name in ("totals", "others"))
+    totals, others = (
+        MicroBatchQuery(table=query.table, name=name, overwrite=True)
+        for name in ("totals", "others")
+    )
     totals.run(0)
     others.run(1)
     totals.run(0)
@@ -213,7 +230,9 @@ def test_a_driver_that_stopped_in_its_commit_doubles_nothing(
             late()
     assert query.ids() == (rows_of(second[-1]) if overwrite else rows_of(0, *second))
     query.run(second[-1] + 1)
-    assert query.ids() == (rows_of(second[-1] + 1) if overwrite else rows_of(0, *second, second[-1] + 1))
+    assert query.ids() == (
+        rows_of(second[-1] + 1) if overwrite else rows_of(0, *second, second[-1] + 1)
+    )
     # A version that was taken back names its files.
     assert {name for name in unused_files(query.table) if "staging" in name} == set()
 
@@ -296,7 +315,9 @@ def test_a_refused_commit_keeps_the_record_of_another_process(query: MicroBatchQ
     die(query.write(1), AppLedger, "finish")
     before = records(query)
     with (
-        patch.object(AppLedger, "_find_first", return_value=None),  # this process starts before the commit of the other
+        patch.object(
+            AppLedger, "_find_first", return_value=None
+        ),  # this process starts before the commit of the other
         patch.object(Staging, "refuse_missing", side_effect=CommitConflictError("refused", uri="")),
         pytest.raises(CommitConflictError, match="refused"),
     ):
@@ -324,7 +345,9 @@ def test_a_driver_whose_batch_was_committed_and_cleaned_up_doubles_nothing(
         if recorded:
             late()
         else:
-            with pytest.raises(CommitOutcomeUnknownError, match="may have been committed by another process before"):
+            with pytest.raises(
+                CommitOutcomeUnknownError, match="may have been committed by another process before"
+            ):
                 late()
     assert query.ids() == sorted([-1, *rows_of(*((0, 1) if recorded else (0, 1, 1)))])
 
@@ -338,7 +361,13 @@ def test_a_batch_whose_first_commit_is_taken_back_is_written_again(query: MicroB
         landed = ref.open_latest().checkout_version(2)
         transaction: Any = landed.read_transaction(2)
         job_id = transaction.transaction_properties["lance-spark.job"]
-        take_back_rows(ref, landed, transaction.operation.fragments, job_id=job_id, policy=CommitPolicy.of(None))
+        take_back_rows(
+            ref,
+            landed,
+            transaction.operation.fragments,
+            job_id=job_id,
+            policy=CommitPolicy.of(None),
+        )
 
     with (
         _stop_at(AppLedger, "finish_repeated", after=False, meanwhile=take_back_first),
@@ -360,14 +389,21 @@ def test_a_second_commit_whose_process_died_is_taken_back(query: MicroBatchQuery
     query.run(0)
     late = query.write(1)
     first = query.write(1)
-    with _stop_at(append_commit, "attempt_commit", after=False, meanwhile=lambda: die(first, AppLedger, "finish")):
+    with _stop_at(
+        append_commit,
+        "attempt_commit",
+        after=False,
+        meanwhile=lambda: die(first, AppLedger, "finish"),
+    ):
         die(late, append_commit, "take_back_rows")
     assert query.ids() == sorted(rows_of(0, 1, 1))
     query.run(1, 2)
     assert query.ids() == rows_of(0, 1, 2)
 
 
-def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_since(query: MicroBatchQuery) -> None:
+def test_a_commit_without_an_answer_is_searched_for_once_among_the_versions_since(
+    query: MicroBatchQuery,
+) -> None:
     query.run(0)
     with (
         patch.object(area, "is_local", lambda uri: False),
@@ -392,7 +428,11 @@ def test_a_dropped_table_is_not_created_again(query: MicroBatchQuery, overwrite:
 
 
 def test_no_text_of_a_write_or_read_shows_secrets(query: MicroBatchQuery) -> None:
-    options = {"path": query.table, "storage.aws_secret_access_key": "hush", "streaming_query_id": "q"}
+    options = {
+        "path": query.table,
+        "storage.aws_secret_access_key": "hush",
+        "streaming_query_id": "q",
+    }
     stream = StreamWrite.of(options, SCHEMA, overwrite=False)
     del options["streaming_query_id"]
     for shown in (stream, stream.options, ReadOptions.parse(options), ChangeOptions.parse(options)):
@@ -417,10 +457,14 @@ def test_compact_after_bounds_the_small_fragments(query: MicroBatchQuery) -> Non
     assert unused_files(query.table) == set()
 
 
-def test_a_micro_batch_joins_a_bounded_number_of_rows(query: MicroBatchQuery, monkeypatch: Any) -> None:
+def test_a_micro_batch_joins_a_bounded_number_of_rows(
+    query: MicroBatchQuery, monkeypatch: Any
+) -> None:
     query.run(0, 1, 2, 3, 4, 5)
     rows = lance.dataset(query.table).count_rows() // 3
-    lance.dataset(query.table).update_config({"lance.compaction.target_rows_per_fragment": str(rows)})
+    lance.dataset(query.table).update_config(
+        {"lance.compaction.target_rows_per_fragment": str(rows)}
+    )
     monkeypatch.setattr(small_fragments, "_MOST_ROWS", 1)
     counts = []
     for _ in range(3):
@@ -430,7 +474,9 @@ def test_a_micro_batch_joins_a_bounded_number_of_rows(query: MicroBatchQuery, mo
 
 
 @pytest.mark.parametrize("failure", ["task", "plan", "commit", "race"])
-def test_a_failed_compaction_fails_no_batch(query: MicroBatchQuery, failure: str, monkeypatch: Any) -> None:
+def test_a_failed_compaction_fails_no_batch(
+    query: MicroBatchQuery, failure: str, monkeypatch: Any
+) -> None:
     query = dataclasses.replace(query, options=(("compact_after", "1"),))
     query.run(0)
     commit = small_fragments.commit_compacted

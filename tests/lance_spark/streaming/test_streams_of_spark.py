@@ -22,7 +22,9 @@ def numbers(spark: SparkSession, tmp_path: Path) -> NumberStream:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "complete"])
-def test_a_batch_whose_commit_log_is_lost_is_not_written_again(numbers: NumberStream, mode: str) -> None:
+def test_a_batch_whose_commit_log_is_lost_is_not_written_again(
+    numbers: NumberStream, mode: str
+) -> None:
     numbers.feed(0)
     numbers.feed(1)
     numbers.run(mode)
@@ -43,10 +45,14 @@ def test_a_table_of_a_catalog_is_a_target(numbers: NumberStream, spark: SparkSes
     lance_spark.catalog(spark, "streams", str(numbers.home))
     spark.sql("CREATE TABLE streams.numbers (id BIGINT)")
     numbers.feed(0)
-    write = numbers.source().writeStream.option("checkpointLocation", str(numbers.home / "checkpoint"))
+    write = numbers.source().writeStream.option(
+        "checkpointLocation", str(numbers.home / "checkpoint")
+    )
     for batch in (1, 2):
         assert write.trigger(availableNow=True).toTable("streams.numbers").awaitTermination(120)
-        assert sorted(row.id for row in spark.table("streams.numbers").collect()) == list(range(10 * batch))
+        assert sorted(row.id for row in spark.table("streams.numbers").collect()) == list(
+            range(10 * batch)
+        )
         numbers.lose_commits(1)
         assert write.trigger(availableNow=True).toTable("streams.numbers").awaitTermination(120)
         assert spark.table("streams.numbers").count() == 10 * batch
@@ -64,18 +70,26 @@ def test_a_restored_checkpoint_ends_the_query(numbers: NumberStream, mode: str) 
     numbers.run(mode)
     shutil.rmtree(numbers.home / "checkpoint")
     (numbers.home / "copy").rename(numbers.home / "checkpoint")
-    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
+    with pytest.raises(
+        PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"
+    ):
         numbers.run(mode)
     assert (lance.dataset(numbers.table).version, numbers.ids()) == (4, list(range(40)))
 
 
 @pytest.mark.long
-def test_a_stream_from_table_to_table_has_each_row_once(numbers: NumberStream, spark: SparkSession) -> None:
+def test_a_stream_from_table_to_table_has_each_row_once(
+    numbers: NumberStream, spark: SparkSession
+) -> None:
     copy, checkpoint = str(numbers.home / "copy.lance"), numbers.home / "copy"
 
     def run() -> None:
-        rows = spark.readStream.format("lance").load(numbers.table).selectExpr("id", "id * 2 AS twice")
-        write = rows.writeStream.format("lance").option("compact_after", 2).trigger(availableNow=True)
+        rows = (
+            spark.readStream.format("lance").load(numbers.table).selectExpr("id", "id * 2 AS twice")
+        )
+        write = (
+            rows.writeStream.format("lance").option("compact_after", 2).trigger(availableNow=True)
+        )
         assert write.option("checkpointLocation", str(checkpoint)).start(copy).awaitTermination(120)
 
     for number in range(5):
@@ -92,13 +106,22 @@ def test_a_stream_from_table_to_table_has_each_row_once(numbers: NumberStream, s
     assert max(len(lance.dataset(path).get_fragments()) for path in (numbers.table, copy)) <= 2
 
 
-def test_a_new_column_is_added_with_merge_schema(numbers: NumberStream, spark: SparkSession) -> None:
+def test_a_new_column_is_added_with_merge_schema(
+    numbers: NumberStream, spark: SparkSession
+) -> None:
     numbers.feed(0)
     numbers.run()
     wider = numbers.source().selectExpr("id", "id * 2 AS twice")
-    write = wider.writeStream.format("lance").option("checkpointLocation", str(numbers.home / "another"))
+    write = wider.writeStream.format("lance").option(
+        "checkpointLocation", str(numbers.home / "another")
+    )
     with pytest.raises(PySparkException, match="twice: the table has no such column"):
         write.trigger(availableNow=True).start(numbers.table).awaitTermination(120)
-    assert write.option("mergeSchema", "true").trigger(availableNow=True).start(numbers.table).awaitTermination(120)
+    assert (
+        write.option("mergeSchema", "true")
+        .trigger(availableNow=True)
+        .start(numbers.table)
+        .awaitTermination(120)
+    )
     rows = spark.read.format("lance").load(numbers.table)
     assert rows.where("twice = 2 * id").count() == 10 and rows.count() == 20

@@ -27,15 +27,29 @@ class Counts(NumberStream):
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         super().__init__(spark, home)
-        keys = pa.table({"id": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "note": pa.array([], "string")})
+        keys = pa.table(
+            {
+                "id": pa.array([], pa.int64()),
+                "n": pa.array([], pa.int64()),
+                "note": pa.array([], "string"),
+            }
+        )
         lance.write_dataset(keys, self.table, enable_stable_row_ids=True)
 
     def counts(self) -> DataFrame:
-        return self.source().selectExpr("id % 10 AS id").groupBy("id").count().withColumnRenamed("count", "n")
+        return (
+            self.source()
+            .selectExpr("id % 10 AS id")
+            .groupBy("id")
+            .count()
+            .withColumnRenamed("count", "n")
+        )
 
     def writer(self, **options: str) -> DataStreamWriter:
         write = self.counts().writeStream.format("lance").outputMode("update").options(**options)
-        return write.option("checkpointLocation", str(self.home / "checkpoint")).trigger(availableNow=True)
+        return write.option("checkpointLocation", str(self.home / "checkpoint")).trigger(
+            availableNow=True
+        )
 
     def update(self, **options: str) -> None:
         assert self.writer(**{"merge_on": "id", **options}).start(self.table).awaitTermination(120)
@@ -75,7 +89,12 @@ def test_a_restored_checkpoint_ends_the_query_and_another_query_goes_on(counts: 
     for number in (1, 2, 3):
         counts.feed(number)
     counts.update()
-    other = counts.source().where("id < 10").selectExpr("id + 100 AS id", "id AS n").writeStream.format("lance")
+    other = (
+        counts.source()
+        .where("id < 10")
+        .selectExpr("id + 100 AS id", "id AS n")
+        .writeStream.format("lance")
+    )
     other = other.outputMode("update").option("merge_on", "id").trigger(availableNow=True)
     other = other.option("checkpointLocation", str(counts.home / "other"))
     for _ in range(2):
@@ -83,9 +102,14 @@ def test_a_restored_checkpoint_ends_the_query_and_another_query_goes_on(counts: 
         lose_commits(counts.home / "other", 1)
     shutil.rmtree(counts.home / "checkpoint")
     (counts.home / "copy").rename(counts.home / "checkpoint")
-    with pytest.raises(PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"):
+    with pytest.raises(
+        PySparkException, match=r"StreamRewoundError.*Batch 1 is older than batch 3"
+    ):
         counts.update()
-    assert counts.rows() == [*((i, 4, None) for i in range(10)), *((100 + i, i, None) for i in range(10))]
+    assert counts.rows() == [
+        *((i, 4, None) for i in range(10)),
+        *((100 + i, i, None) for i in range(10)),
+    ]
     assert unused_files(counts.table) == set()
 
 
@@ -105,14 +129,22 @@ def test_a_failed_merge_leaves_nothing_and_is_repeated(counts: Counts) -> None:
     counts.feed(0)
     counts.update()
     counts.feed(1)
-    with patch.object(Merge, "run", side_effect=OSError("lost")), pytest.raises(PySparkException, match="lost"):
+    with (
+        patch.object(Merge, "run", side_effect=OSError("lost")),
+        pytest.raises(PySparkException, match="lost"),
+    ):
         counts.update()
     assert unused_files(counts.table) == set()
     assert counts.rows() == [(i, 1, None) for i in range(10)]
     counts.update()
     assert counts.rows() == [(i, 2, None) for i in range(10)]
     # A batch of another query with a key twice is refused.
-    twice = counts.source().selectExpr("0L AS id", "1L AS n").writeStream.format("lance").outputMode("update")
+    twice = (
+        counts.source()
+        .selectExpr("0L AS id", "1L AS n")
+        .writeStream.format("lance")
+        .outputMode("update")
+    )
     twice = twice.option("merge_on", "id").option("checkpointLocation", str(counts.home / "twice"))
     with pytest.raises(PySparkException, match="MergeError"):
         twice.trigger(availableNow=True).start(counts.table).awaitTermination(120)
@@ -126,7 +158,9 @@ def test_a_table_of_a_catalog_is_updated(counts: Counts, spark: SparkSession) ->
     for number in range(2):
         counts.feed(number)
         assert counts.writer(merge_on="id").toTable("updates.totals").awaitTermination(120)
-    assert sorted(map(tuple, spark.table("updates.totals").collect())) == [(i, 2) for i in range(10)]
+    assert sorted(map(tuple, spark.table("updates.totals").collect())) == [
+        (i, 2) for i in range(10)
+    ]
 
 
 def test_options_of_update_mode(counts: Counts) -> None:
@@ -141,10 +175,16 @@ def test_options_of_update_mode(counts: Counts) -> None:
         with pytest.raises(PySparkException, match=message):
             counts.writer(**options).start(counts.table).awaitTermination(120)
     appends = counts.source().writeStream.format("lance").option("merge_on", "id")
-    appends = appends.option("checkpointLocation", str(counts.home / "appends")).trigger(availableNow=True)
+    appends = appends.option("checkpointLocation", str(counts.home / "appends")).trigger(
+        availableNow=True
+    )
     with pytest.raises(PySparkException, match=r"merge_on.*update mode"):
         appends.start(counts.table).awaitTermination(120)
     with pytest.raises(PySparkException, match="create the table first"):
         counts.writer(merge_on="id").start(str(counts.home / "missing.lance")).awaitTermination(120)
     assert counts.rows() == []
-    assert not [path for path in (Path(counts.table) / "_lance_spark" / "staging").rglob("*") if path.is_file()]
+    assert not [
+        path
+        for path in (Path(counts.table) / "_lance_spark" / "staging").rglob("*")
+        if path.is_file()
+    ]

@@ -37,7 +37,9 @@ def call_log(tmp_path: Path) -> CallLog:
     return CallLog(str(tmp_path / "calls"))
 
 
-def make_table(db: Connection, name: str = "words", *, fragments: int = 3, rows: int = 10, **options: object) -> Table:
+def make_table(
+    db: Connection, name: str = "words", *, fragments: int = 3, rows: int = 10, **options: object
+) -> Table:
     """Makes a table of `id` 0, 1, ... and `text`."""
     for fragment in range(fragments):
         ids = list(range(fragment * rows, (fragment + 1) * rows))

@@ -15,7 +15,12 @@ from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.functions import udf as spark_udf
 
 from lance_spark import ColumnExistsError, Connection, RegistrationError, Table
-from lance_spark.errors import LanceSparkError, OptionError, SchemaMismatchError, UnsupportedTypeError
+from lance_spark.errors import (
+    LanceSparkError,
+    OptionError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from tests.lance_spark.table.call_log import CallLog
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, UnpackedUDF, udf
 
@@ -48,7 +53,9 @@ def kind_of(table: Table, column: str) -> pa.DataType:
 @pytest.mark.guarantee("T06")
 def test_a_sql_expression_is_computed_at_once(table: Table):
     table.add_columns({"tenfold": "id * 10", "loud": "upper(text)"})
-    assert table.to_arrow(filter="id = 7").to_pylist() == [{"id": 7, "text": "word 7", "tenfold": 70, "loud": "WORD 7"}]
+    assert table.to_arrow(filter="id = 7").to_pylist() == [
+        {"id": 7, "text": "word 7", "tenfold": 70, "loud": "WORD 7"}
+    ]
 
 
 @pytest.mark.guarantee("T08")
@@ -74,9 +81,14 @@ def test_a_tuple_binds_parameters_to_columns_by_position(table: Table):
 def test_a_udf_of_several_columns_adds_one_per_field(table: Table):
     table.add_columns(size())
     assert table.version == 4, "they come in one commit"
-    assert table.schema.names == ["id", "text", "length", "first"] and kind_of(table, "first") == pa.string()
+    assert (
+        table.schema.names == ["id", "text", "length", "first"]
+        and kind_of(table, "first") == pa.string()
+    )
     table.backfill("length")
-    assert table.to_arrow(["length", "first"], "id = 3").to_pylist() == [{"length": 6, "first": "w"}]
+    assert table.to_arrow(["length", "first"], "id = 3").to_pylist() == [
+        {"length": 6, "first": "w"}
+    ]
 
 
 @pytest.mark.guarantee("T15")
@@ -94,14 +106,25 @@ def test_one_call_takes_several_columns_of_every_form_in_a_dict(table: Table):
     columns: Any = {"tenfold": "id * 10", "double": double(), "other": (double(), ["id"])}
     assert table.add_columns(columns).version == table.version
     assert table.schema.names == ["id", "text", "tenfold", "double", "other"]
-    assert table.count_rows("tenfold = id * 10") == 30 and table.count_rows("double IS NULL AND other IS NULL") == 30
+    assert (
+        table.count_rows("tenfold = id * 10") == 30
+        and table.count_rows("double IS NULL AND other IS NULL") == 30
+    )
 
 
 def test_columns_of_udfs_are_added_in_one_commit_that_writes_no_data(table: Table):
-    files = [file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files]
+    files = [
+        file.path
+        for fragment in table.to_lance().get_fragments()
+        for file in fragment.metadata.files
+    ]
     table.add_columns({"a": double(), "b": double()})
     assert table.version == 4
-    assert [file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files] == files
+    assert [
+        file.path
+        for fragment in table.to_lance().get_fragments()
+        for file in fragment.metadata.files
+    ] == files
 
 
 def test_a_class_without_arguments_can_be_given_as_it_is(table: Table):
@@ -229,7 +252,9 @@ def with_arguments() -> object:
     return Needs
 
 
-WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Exception], ...], str]] = {
+WRONG: dict[
+    str, tuple[Callable[[], object], type[Exception] | tuple[type[Exception], ...], str]
+] = {
     "a number": (lambda: 42, OptionError, "'transforms'"),
     "a text": (lambda: "id * 2", OptionError, "'transforms'"),
     "nothing": (lambda: None, OptionError, "'transforms'"),
@@ -243,16 +268,44 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Except
     "an undecorated function": (lambda: {"x": len}, RegistrationError, "'x'"),
     "a tuple of one": (lambda: {"x": (double(),)}, RegistrationError, "'x'"),
     "a tuple of three": (lambda: {"x": (double(), ["id"], 1)}, RegistrationError, "'x'"),
-    "inputs that are a text": (lambda: {"x": (double(), "id")}, RegistrationError, "no list of columns"),
-    "inputs that are numbers": (lambda: {"x": (double(), [1])}, RegistrationError, "no list of columns"),
-    "inputs that are None": (lambda: {"x": (double(), None)}, RegistrationError, "no list of columns"),
-    "too many inputs": (lambda: {"x": (double(), ["id", "text"])}, UdfDefinitionError, "expects 1 .*2 input columns"),
+    "inputs that are a text": (
+        lambda: {"x": (double(), "id")},
+        RegistrationError,
+        "no list of columns",
+    ),
+    "inputs that are numbers": (
+        lambda: {"x": (double(), [1])},
+        RegistrationError,
+        "no list of columns",
+    ),
+    "inputs that are None": (
+        lambda: {"x": (double(), None)},
+        RegistrationError,
+        "no list of columns",
+    ),
+    "too many inputs": (
+        lambda: {"x": (double(), ["id", "text"])},
+        UdfDefinitionError,
+        "expects 1 .*2 input columns",
+    ),
     "no inputs": (lambda: {"x": (double(), [])}, UdfDefinitionError, "0 input columns"),
-    "a UDF of several columns in a dict": (lambda: {"x": size()}, RegistrationError, "several columns"),
+    "a UDF of several columns in a dict": (
+        lambda: {"x": size()},
+        RegistrationError,
+        "several columns",
+    ),
     "an unpacked UDF in a dict": (lambda: {"x": UnpackedUDF(size())}, RegistrationError, "'x'"),
     "a UDF of one column without a name": (double, RegistrationError, "no name for the column"),
-    "an input that is not there": (lambda: {"x": missing_input()}, RegistrationError, "'nowhere'.*'id', 'text'"),
-    "a bound input that is not there": (lambda: {"x": (double(), ["nope"])}, RegistrationError, "'nope'"),
+    "an input that is not there": (
+        lambda: {"x": missing_input()},
+        RegistrationError,
+        "'nowhere'.*'id', 'text'",
+    ),
+    "a bound input that is not there": (
+        lambda: {"x": (double(), ["nope"])},
+        RegistrationError,
+        "'nope'",
+    ),
     "an input of another type": (
         lambda: {"x": wrong_type()},
         RegistrationError,
@@ -260,8 +313,16 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Except
     ),
     "a column that is there": (lambda: {"text": double()}, ColumnExistsError, "'text'"),
     "a column that is there in capitals": (lambda: {"TEXT": double()}, ColumnExistsError, "'TEXT'"),
-    "an expression for a column that is there": (lambda: {"text": "id"}, ColumnExistsError, "'text'"),
-    "two columns of one name": (lambda: {"x": double(), "X": double()}, RegistrationError, "name 'x'"),
+    "an expression for a column that is there": (
+        lambda: {"text": "id"},
+        ColumnExistsError,
+        "'text'",
+    ),
+    "two columns of one name": (
+        lambda: {"x": double(), "X": double()},
+        RegistrationError,
+        "name 'x'",
+    ),
     "a path into a struct": (lambda: {"a.b": double()}, RegistrationError, "struct"),
     "a backtick": (lambda: {"a`b": double()}, SchemaMismatchError, "backtick"),
     "a name that Lance keeps": (lambda: {"_rowid": double()}, SchemaMismatchError, "_rowid"),
@@ -270,13 +331,21 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Except
         UnsupportedTypeError,
         "fixed width",
     ),
-    "a sibling that is there": (lambda: UnpackedUDF(sibling_of_text()), ColumnExistsError, "'text'"),
+    "a sibling that is there": (
+        lambda: UnpackedUDF(sibling_of_text()),
+        ColumnExistsError,
+        "'text'",
+    ),
     "siblings that are there with their prefix": (
         lambda: UnpackedUDF(sibling_of_text(), prefix="TE"),
         ColumnExistsError,
         "'TExt'",
     ),
-    "inputs of a UDF over batches": (lambda: {"x": (over_batches(), ["id"])}, UdfDefinitionError, "record batches"),
+    "inputs of a UDF over batches": (
+        lambda: {"x": (over_batches(), ["id"])},
+        UdfDefinitionError,
+        "record batches",
+    ),
     "a UDF that aggregates": (lambda: {"x": averaging()}, RegistrationError, "no value per row"),
     "a class that needs arguments": (lambda: {"x": with_arguments()}, UdfDefinitionError, "model"),
     "an expression over nothing": (lambda: {"x": "nope + 1"}, RegistrationError, "'x'.*Lance SQL"),
@@ -286,7 +355,11 @@ WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Except
         RegistrationError,
         "unknown_function",
     ),
-    "an expression beside a good one": (lambda: {"a": "id + 1", "x": "nope"}, RegistrationError, "'x'"),
+    "an expression beside a good one": (
+        lambda: {"a": "id + 1", "x": "nope"},
+        RegistrationError,
+        "'x'",
+    ),
     "one that is wrong after one that is right": (
         lambda: {"good": double(), "sql": "id", "x": missing_input()},
         RegistrationError,
@@ -315,7 +388,11 @@ def sibling_of_text() -> UDF:
 
 @pytest.mark.guarantee("T02", "T03", "T04", "T05", "T09", "T11", "T14", "T16")
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.spark) if case == "a UDF that aggregates" else case for case in WRONG]
+    "case",
+    [
+        pytest.param(case, marks=pytest.mark.spark) if case == "a UDF that aggregates" else case
+        for case in WRONG
+    ],
 )
 def test_what_is_wrong_is_said_and_nothing_changes(table: Table, folder: str, case: str):
     make, expected, message = WRONG[case]
@@ -328,7 +405,9 @@ def test_what_is_wrong_is_said_and_nothing_changes(table: Table, folder: str, ca
     assert not list(Path(folder, "words.lance", "_lance_spark").rglob("*")), "a UDF was stored"
 
 
-def test_a_type_that_the_tables_file_format_lacks_is_refused_and_a_newer_format_takes_it(db: Connection):
+def test_a_type_that_the_tables_file_format_lacks_is_refused_and_a_newer_format_takes_it(
+    db: Connection,
+):
     maps = of_type(pa.map_(pa.string(), pa.int64()))
     older = db.create_table("older", [{"id": 1}], data_storage_version="2.1")
     with pytest.raises(UnsupportedTypeError, match=r"data_storage_version=2\.2"):
@@ -340,15 +419,27 @@ def test_a_type_that_the_tables_file_format_lacks_is_refused_and_a_newer_format_
 
 
 @pytest.mark.parametrize("expression", ["1 / (id - 5)", "cast(text AS bigint)"])
-def test_an_expression_that_fails_on_a_value_adds_nothing_of_the_whole_call(table: Table, expression: str):
-    files = {file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files}
+def test_an_expression_that_fails_on_a_value_adds_nothing_of_the_whole_call(
+    table: Table, expression: str
+):
+    files = {
+        file.path
+        for fragment in table.to_lance().get_fragments()
+        for file in fragment.metadata.files
+    }
     with pytest.raises(RegistrationError, match=r"'bad'.*Nothing was added"):
         table.add_columns({"good": "id + 1", "bad": expression, "double": double()})
     assert table.version == 3 and table.schema.names == ["id", "text"]
-    assert {file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files} == files
+    assert {
+        file.path
+        for fragment in table.to_lance().get_fragments()
+        for file in fragment.metadata.files
+    } == files
 
 
-def test_a_column_that_a_concurrent_writer_added_is_found(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_a_column_that_a_concurrent_writer_added_is_found(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     from lance_spark.columns import adding
 
     store = adding.store_udf
@@ -360,7 +451,10 @@ def test_a_column_that_a_concurrent_writer_added_is_found(table: Table, monkeypa
     monkeypatch.setattr(adding, "store_udf", late)
     with pytest.raises(ColumnExistsError):
         table.add_columns({"tenfold": "id * 10", "double": double()})
-    assert table.schema.names == ["id", "text", "double"] and table.count_rows("double = id * 100") == 30
+    assert (
+        table.schema.names == ["id", "text", "double"]
+        and table.count_rows("double = id * 100") == 30
+    )
 
 
 def test_an_empty_table_takes_columns_of_every_form(db: Connection, call_log: CallLog):

@@ -47,13 +47,21 @@ FORMS = {
     "models": lambda: [Row(**row) for row in rows_of_python()],
     "numpy": array_of_numpy,
     "columns of arrow": lambda: {"vector": pa.array(VECTORS), "id": pa.array(IDS)},
-    "lists of rows": lambda: iter([rows_of_python()[:1], rows_of_python()[1:3], rows_of_python()[3:]]),
+    "lists of rows": lambda: iter(
+        [rows_of_python()[:1], rows_of_python()[1:3], rows_of_python()[3:]]
+    ),
     "frames of pandas": lambda: iter(
         [pd.DataFrame({"vector": VECTORS[i : i + 2], "id": IDS[i : i + 2]}) for i in (0, 2)]
     ),
-    "parts of all kinds": lambda: iter([rows_of_python()[:1], table_of_arrow()[1:3], [Row(**rows_of_python()[3])]]),
-    "parts of several types": lambda: iter([table_of_arrow()[:2], pa.table({"id": [2, 3], "vector": VECTORS[2:]})]),
-    "tables and readers": lambda: iter([table_of_arrow()[:2], table_of_arrow()[2:].to_reader(max_chunksize=1)]),
+    "parts of all kinds": lambda: iter(
+        [rows_of_python()[:1], table_of_arrow()[1:3], [Row(**rows_of_python()[3])]]
+    ),
+    "parts of several types": lambda: iter(
+        [table_of_arrow()[:2], pa.table({"id": [2, 3], "vector": VECTORS[2:]})]
+    ),
+    "tables and readers": lambda: iter(
+        [table_of_arrow()[:2], table_of_arrow()[2:].to_reader(max_chunksize=1)]
+    ),
     "columns": lambda: {"vector": VECTORS, "id": IDS},
     "pandas": lambda: pd.DataFrame({"vector": VECTORS, "id": IDS}),
     "arrow": table_of_arrow,
@@ -73,7 +81,9 @@ FORMS = {
     [
         ("drop", [(0, [1.0, 2.0]), (3, None)]),
         pytest.param("fill", list(enumerate(FILLED)), marks=pytest.mark.long),
-        pytest.param("null", [(0, [1.0, 2.0]), (1, None), (2, None), (3, None)], marks=pytest.mark.long),
+        pytest.param(
+            "null", [(0, [1.0, 2.0]), (1, None), (2, None), (3, None)], marks=pytest.mark.long
+        ),
     ],
 )
 def test_bad_vectors_are_repaired(form: str, way: Any, expected: list[Any], tmp_path: Path):
@@ -97,7 +107,8 @@ def test_nan_is_an_error_with_its_row_and_nothing_is_written(tmp_path: Path):
 def test_a_stream_for_a_new_table_takes_the_length_of_its_first_vectors(tmp_path: Path):
     vectors: list[Any] = [None, [1.0, 2.0], [3.0], [4.0, 5.0], [math.nan, 7.0]]
     batches = (
-        pa.record_batch({"vector": pa.array([v], pa.list_(pa.float32())), "id": [i]}) for i, v in enumerate(vectors)
+        pa.record_batch({"vector": pa.array([v], pa.list_(pa.float32())), "id": [i]})
+        for i, v in enumerate(vectors)
     )
     table = lance_spark.connect(tmp_path).create_table("t", batches, on_bad_vectors="drop")
     assert table.schema.field("vector").type == pa.list_(pa.float32(), 2)
@@ -139,19 +150,33 @@ def test_parts_are_read_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("first", "expected"), [([[], []], [[1.0, 2.0]]), ([[math.nan] * 3], [[1.0, 2.0]]), ([None], [None, [1.0, 2.0]])]
+    ("first", "expected"),
+    [([[], []], [[1.0, 2.0]]), ([[math.nan] * 3], [[1.0, 2.0]]), ([None], [None, [1.0, 2.0]])],
 )
-def test_a_stream_may_begin_without_a_complete_vector(first: list[Any], expected: list[Any], tmp_path: Path):
+def test_a_stream_may_begin_without_a_complete_vector(
+    first: list[Any], expected: list[Any], tmp_path: Path
+):
     batches = [pa.record_batch({"vector": vectors}) for vectors in (first, [[1.0, 2.0]])]
-    table = lance_spark.connect(tmp_path).create_table("t", schema=pa.schema({"vector": pa.list_(pa.float32())}))
+    table = lance_spark.connect(tmp_path).create_table(
+        "t", schema=pa.schema({"vector": pa.list_(pa.float32())})
+    )
     table.add(pa.RecordBatchReader.from_batches(batches[0].schema, batches), on_bad_vectors="drop")
     assert table.to_arrow()["vector"].to_pylist() == expected
 
 
 def test_lists_of_a_schema_are_repaired_and_all_rows_may_be_dropped(tmp_path: Path):
-    table = lance_spark.connect(tmp_path).create_table("t", schema=pa.schema({"vector": pa.list_(pa.float32())}))
-    table.add([{"vector": [math.nan] * 3}, {"vector": [1.0, 2.0]}, {"vector": [3.0, 4.0]}], on_bad_vectors="drop")
-    for data in ([{"vector": [math.nan, 5.0]}], {"vector": [[]]}, pa.table({"vector": [[math.nan]]}).to_reader()):
+    table = lance_spark.connect(tmp_path).create_table(
+        "t", schema=pa.schema({"vector": pa.list_(pa.float32())})
+    )
+    table.add(
+        [{"vector": [math.nan] * 3}, {"vector": [1.0, 2.0]}, {"vector": [3.0, 4.0]}],
+        on_bad_vectors="drop",
+    )
+    for data in (
+        [{"vector": [math.nan, 5.0]}],
+        {"vector": [[]]},
+        pa.table({"vector": [[math.nan]]}).to_reader(),
+    ):
         fixed = lance_spark.connect(tmp_path).create_table("fixed", schema=SCHEMA, mode="overwrite")
         fixed.add(data, on_bad_vectors="drop")
         assert len(fixed) == 0
@@ -172,7 +197,9 @@ def test_tasks_of_spark_repair_a_dataframe(way: Any, tmp_path: Path, spark: Spar
     assert by_id[0] == by_id[1] and len(by_id[0]) == (2 if way == "drop" else 5)
     with pytest.raises(OptionError, match="on_bad_vectors"):
         db.create_table("new", frame, on_bad_vectors=way)
-    lists = db.create_table("lists", schema=pa.schema([("vector", pa.list_(pa.float32())), ("id", pa.int64())]))
+    lists = db.create_table(
+        "lists", schema=pa.schema([("vector", pa.list_(pa.float32())), ("id", pa.int64())])
+    )
     with pytest.raises(OptionError, match="one length"):
         lists.add(frame, on_bad_vectors=way)
 

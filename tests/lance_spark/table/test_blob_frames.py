@@ -25,7 +25,14 @@ def table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     else:
         blob = lance.blob_field("blob")
-    schema = pa.schema([("id", pa.int64()), ("vector", VECTORS.type), blob, ("place", pa.struct({"x": pa.int64()}))])
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("vector", VECTORS.type),
+            blob,
+            ("place", pa.struct({"x": pa.int64()})),
+        ]
+    )
     version = "2.2" if request.param == "v2" else None
     table = db.create_table("t", schema=schema, data_storage_version=version)
     rows = [
@@ -46,7 +53,12 @@ def contents(values: Any, mode: str) -> list[Any]:
 @pytest.mark.parametrize("mode", ["lazy", "bytes"])
 def test_blobs_of_a_table(table: Table, mode: Any) -> None:
     frame = table.to_pandas(blob_mode=mode)
-    assert list(frame.columns) == ["id", "vector", "blob", "place"] and frame["id"].tolist() == [0, 1, 2, 3]
+    assert list(frame.columns) == ["id", "vector", "blob", "place"] and frame["id"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+    ]
     assert contents(frame["blob"], mode) == BLOBS
     part = table.to_pandas(["blob", "_rowid"], "id > 1", blob_mode=mode)
     assert list(part.columns) == ["blob", "_rowid"] and contents(part["blob"], mode) == BLOBS[2:]
@@ -55,12 +67,21 @@ def test_blobs_of_a_table(table: Table, mode: Any) -> None:
 @pytest.mark.parametrize("mode", ["lazy", "bytes"])
 def test_blobs_of_queries_and_searches(table: Table, mode: Any) -> None:
     queries: dict[str, tuple[Query, list[bytes | None]]] = {
-        "condition": (table.search().where("id <> 2").select(["id", "blob"]), [BLOBS[0], BLOBS[1], BLOBS[3]]),
-        "expressions": (table.search().select({"id": "id * 2", "blob": "blob"}).limit(2).offset(1), BLOBS[1:3]),
+        "condition": (
+            table.search().where("id <> 2").select(["id", "blob"]),
+            [BLOBS[0], BLOBS[1], BLOBS[3]],
+        ),
+        "expressions": (
+            table.search().select({"id": "id * 2", "blob": "blob"}).limit(2).offset(1),
+            BLOBS[1:3],
+        ),
         "row ids": (table.search().with_row_id().where("id = 3"), BLOBS[3:]),
         "none": (table.search().where("id > 9"), []),
         "nearest": (table.search([0.0, 0.0]).limit(3), [BLOBS[3], BLOBS[2], BLOBS[1]]),
-        "several": (table.search([[0.0, 0.0], [1.0, 0.0]]).limit(1).select(["blob"]), [BLOBS[3], BLOBS[3]]),
+        "several": (
+            table.search([[0.0, 0.0], [1.0, 0.0]]).limit(1).select(["blob"]),
+            [BLOBS[3], BLOBS[3]],
+        ),
         "offsets": (table.take_offsets([3, 0, 3]), [BLOBS[3], BLOBS[0], BLOBS[3]]),
     }
     for name, (query, expected) in queries.items():
@@ -75,22 +96,43 @@ def test_blobs_of_a_search_for_many_vectors(table: Table, mode: Any, spark: Spar
     queries = spark.createDataFrame([([0.0, 0.0],), ([5.0, 0.0],)], "query array<float>")
     frame = table.search(queries).select(["id", "blob"]).limit(1).to_pandas(blob_mode=mode)
     assert list(frame.columns) == ["query", "id", "blob", "_distance"]
-    assert dict(zip(frame["id"], contents(frame["blob"], mode), strict=True)) == {3: BLOBS[3], 0: BLOBS[0]}
+    assert dict(zip(frame["id"], contents(frame["blob"], mode), strict=True)) == {
+        3: BLOBS[3],
+        0: BLOBS[0],
+    }
 
 
 def test_files_are_the_default_and_other_forms_are_places(table: Table) -> None:
-    assert contents(table.to_pandas()["blob"], "lazy") == contents(table.search().to_pandas()["blob"], "lazy") == BLOBS
-    for frame in (table.to_pandas(blob_mode="descriptions"), table.to_pandas(blob_handling="descriptor")):
+    assert (
+        contents(table.to_pandas()["blob"], "lazy")
+        == contents(table.search().to_pandas()["blob"], "lazy")
+        == BLOBS
+    )
+    for frame in (
+        table.to_pandas(blob_mode="descriptions"),
+        table.to_pandas(blob_handling="descriptor"),
+    ):
         assert set(frame["blob"][0]) >= {"position", "size"}
-    assert set(table.search().to_pandas(blob_mode="descriptions")["blob"][0]) >= {"position", "size"}
+    assert set(table.search().to_pandas(blob_mode="descriptions")["blob"][0]) >= {
+        "position",
+        "size",
+    }
     assert table.to_pandas(blob_handling="bytes")["blob"].tolist() == BLOBS
     flat = table.search().to_pandas(True)
-    assert list(flat.columns) == ["id", "vector", "blob", "place.x"] and contents(flat["blob"], "lazy") == BLOBS
+    assert (
+        list(flat.columns) == ["id", "vector", "blob", "place.x"]
+        and contents(flat["blob"], "lazy") == BLOBS
+    )
 
 
 def test_arguments_reach_pyarrow(table: Table) -> None:
-    for frame in (table.to_pandas(types_mapper=pd.ArrowDtype), table.search().to_pandas(types_mapper=pd.ArrowDtype)):
-        assert str(frame["id"].dtype) == "int64[pyarrow]" and contents(frame["blob"], "lazy") == BLOBS
+    for frame in (
+        table.to_pandas(types_mapper=pd.ArrowDtype),
+        table.search().to_pandas(types_mapper=pd.ArrowDtype),
+    ):
+        assert (
+            str(frame["id"].dtype) == "int64[pyarrow]" and contents(frame["blob"], "lazy") == BLOBS
+        )
     with pytest.raises(TypeError, match="no_argument"):
         table.to_pandas(no_argument=True)
 
@@ -101,7 +143,11 @@ def test_blobs_are_fetched_by_row_id(table: Table) -> None:
     fetched = table.fetch_blobs("blob", hits)
     assert fetched.type == pa.large_binary() and fetched.to_pylist() == BLOBS[::-1]
     ids = hits["_rowid"].to_pylist()
-    assert contents(table.fetch_blob_files("blob", [ids[0], ids[2], ids[0]]), "lazy") == [BLOBS[3], BLOBS[1], BLOBS[3]]
+    assert contents(table.fetch_blob_files("blob", [ids[0], ids[2], ids[0]]), "lazy") == [
+        BLOBS[3],
+        BLOBS[1],
+        BLOBS[3],
+    ]
     assert table.fetch_blobs("blob", []).to_pylist() == []
     refused: list[tuple[type[Exception], str, str, Any]] = [
         (OptionError, "row_ids.*99", "blob", [ids[0], 99]),

@@ -40,7 +40,12 @@ def files_without_version(table: Table) -> set[str]:
     """Returns data files without a reference in any version."""
     dataset = table.to_lance()
     handles = (dataset.checkout_version(version["version"]) for version in dataset.versions())
-    paths = {file.path for handle in handles for part in handle.get_fragments() for file in part.data_files()}
+    paths = {
+        file.path
+        for handle in handles
+        for part in handle.get_fragments()
+        for file in part.data_files()
+    }
     return {path.name for path in Path(table.uri, "data").iterdir()} - paths
 
 
@@ -48,11 +53,17 @@ def unreferenced(table: Table) -> set[str]:
     """Returns data files without a reference in any version, and files of jobs."""
     files = (path for path in Path(table.uri, "_lance_spark").rglob("*") if path.is_file())
     history = Path(table.uri, "_lance_spark", "jobs.lance")
-    return files_without_version(table) | {path.name for path in files if history not in path.parents}
+    return files_without_version(table) | {
+        path.name for path in files if history not in path.parents
+    }
 
 
 CHANGES: dict[str, tuple[Callable[[lance.LanceDataset], object], list[int], list[int]]] = {
-    "append": (lambda t: lance.write_dataset(rows_of(range(12, 14)), t.uri, mode="append"), [*range(14)], [0, 1, 2, 3]),
+    "append": (
+        lambda t: lance.write_dataset(rows_of(range(12, 14)), t.uri, mode="append"),
+        [*range(14)],
+        [0, 1, 2, 3],
+    ),
     "delete": (lambda t: t.delete("id = 5"), [i for i in range(12) if i != 5], [0, 1, 2]),
     "delete a fragment": (lambda t: t.delete("id < 4"), [*range(4, 12)], [0, 1, 2]),
     "add a column": (lambda t: t.add_columns({"n": "id"}), [*range(12)], [0, 1, 2]),
@@ -78,7 +89,9 @@ def test_lists_become_vectors_beside_other_writers(
 
     monkeypatch.setattr(CastTask, "run", run_beside)
     version = table.alter_columns({"path": "v", "data_type": VECTOR}).version
-    assert fragments == expected_fragments, "a fragment of other writers is cast, and no fragment twice"
+    assert fragments == expected_fragments, (
+        "a fragment of other writers is cast, and no fragment twice"
+    )
     assert (version, table.schema.field("v").type) == (versions[0] + 1, VECTOR)
     rows = table.to_arrow(["id", "v"]).to_pylist()
     assert sorted(row["id"] for row in rows) == ids
@@ -87,7 +100,9 @@ def test_lists_become_vectors_beside_other_writers(
     assert unreferenced(table) == set()
 
 
-def test_a_restored_row_has_its_value_after_a_cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restored_row_has_its_value_after_a_cast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table, run, fragments = make_table(tmp_path), CastTask.run, list[int]()
     table.to_lance().delete("id = 5")
 
@@ -101,7 +116,9 @@ def test_a_restored_row_has_its_value_after_a_cast(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(CastTask, "run", run_beside)
     table.alter_columns({"path": "v", "data_type": VECTOR})
     assert fragments == [0, 1, 2, 1], "the file of the fragment has no value of the deleted row"
-    assert table.to_arrow(["id", "v"]).to_pylist() == [{"id": i, "v": [float(i), 0.5]} for i in range(12)]
+    assert table.to_arrow(["id", "v"]).to_pylist() == [
+        {"id": i, "v": [float(i), 0.5]} for i in range(12)
+    ]
     assert unreferenced(table) == set()
 
 
@@ -116,7 +133,9 @@ def test_a_cast_after_a_drop_takes_a_new_field_id(tmp_path: Path) -> None:
 def test_a_list_of_another_length_leaves_no_file(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     table.add([{"id": 12, "v": [1.0, 2.0, 3.0]}])
-    with pytest.raises(RegistrationError, match=r"A value of column 'v' does not fit fixed_size_list.*\[2\]"):
+    with pytest.raises(
+        RegistrationError, match=r"A value of column 'v' does not fit fixed_size_list.*\[2\]"
+    ):
         table.alter_columns({"path": "v", "data_type": VECTOR})
     assert table.version == 2 and unreferenced(table) == set()
 
@@ -140,9 +159,16 @@ def test_tasks_of_spark_cast_a_large_table(
         table.alter_columns({"path": "v", "data_type": pa.list_(pa.float32(), 3)})
     assert table.version == 3 and unreferenced(table) == set()
     failed, done = table.list_jobs()
-    assert (done.job_type, done.status, done.columns, done.versions) == ("alter_columns", "DONE", ("v",), (3,))
+    assert (done.job_type, done.status, done.columns, done.versions) == (
+        "alter_columns",
+        "DONE",
+        ("v",),
+        (3,),
+    )
     assert (done.read_version, done.fragments_done, done.fragments_total) == (2, 3, 3)
-    assert (failed.status, failed.versions) == ("FAILED", ()) and "does not fit" in (failed.message or "")
+    assert (failed.status, failed.versions) == ("FAILED", ()) and "does not fit" in (
+        failed.message or ""
+    )
     assert table.get_job(done.job_id).status == "DONE"
 
 
@@ -174,10 +200,16 @@ def test_a_driver_that_is_killed_in_a_cast(
     die(master, point, tmp_path)
     table = lance_spark.connect(str(tmp_path), spark, progress=False).open_table("t")
     is_cast = point == "after the commit"
-    assert (table.version, table.schema.field("v").type == VECTOR) == ((2, True) if is_cast else (1, False))
+    assert (table.version, table.schema.field("v").type == VECTOR) == (
+        (2, True) if is_cast else (1, False)
+    )
     jobs = table.list_jobs()
-    assert [(job.job_type, job.status) for job in jobs] == [("alter_columns", "DEAD")] * (master != "none")
-    monkeypatch.setattr(cast_files, "_LOCAL_BYTES", cast_files._LOCAL_BYTES if master == "none" else 0)
+    assert [(job.job_type, job.status) for job in jobs] == [("alter_columns", "DEAD")] * (
+        master != "none"
+    )
+    monkeypatch.setattr(
+        cast_files, "_LOCAL_BYTES", cast_files._LOCAL_BYTES if master == "none" else 0
+    )
     if not is_cast:
         table.alter_columns({"path": "v", "data_type": VECTOR})
         assert [job.status for job in table.list_jobs()] == [*(["DONE", "DEAD"] if jobs else [])]

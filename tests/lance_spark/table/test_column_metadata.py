@@ -9,7 +9,14 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark import ColumnNotFoundError, OptionError, Table, UnsupportedOperationError, ValueConversionError, udf
+from lance_spark import (
+    ColumnNotFoundError,
+    OptionError,
+    Table,
+    UnsupportedOperationError,
+    ValueConversionError,
+    udf,
+)
 
 
 @udf(version="1")
@@ -19,7 +26,9 @@ def double(id: int) -> int:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = lance_spark.connect(str(tmp_path)).create_table("t", [{"id": 1, "place": {"city": "Weimar"}}])
+    table = lance_spark.connect(str(tmp_path)).create_table(
+        "t", [{"id": 1, "place": {"city": "Weimar"}}]
+    )
     table.add_columns({"double": double})
     return table
 
@@ -33,7 +42,9 @@ def test_replaced_metadata_keep_the_udf_of_a_column(table: Table) -> None:
 
 def test_replaced_metadata_keep_the_declared_type_of_a_column(tmp_path: Path) -> None:
     field = pa.field("code", pa.string(), metadata={"spark.type": "varchar(3)"})
-    table = lance_spark.connect(str(tmp_path)).create_table("t", pa.table({"code": ["abc"]}, schema=pa.schema([field])))
+    table = lance_spark.connect(str(tmp_path)).create_table(
+        "t", pa.table({"code": ["abc"]}, schema=pa.schema([field]))
+    )
     table.replace_field_metadata("code", {"unit": "one"})
     with pytest.raises(ValueConversionError, match="code"):
         table.add([{"code": "abcdef"}])
@@ -65,7 +76,9 @@ def test_one_commit_updates_several_columns_and_nested_fields(table: Table) -> N
         ({"metadata": {}}, "path, metadata"),
     ],
 )
-def test_wrong_updates_are_refused_before_a_change(table: Table, update: dict[str, object], problem: str) -> None:
+def test_wrong_updates_are_refused_before_a_change(
+    table: Table, update: dict[str, object], problem: str
+) -> None:
     with pytest.raises(OptionError, match=problem):
         table.update_field_metadata({"path": "place", "metadata": {"x": "y"}}, update)
     assert table.version == 2

@@ -15,7 +15,19 @@ from lance_spark.datasource import LanceDataSource
 from tests.lance_spark.read.scans import read
 from udf_runtime import udf
 
-BAD = ("*", "a\0b", "a`b", "a.b", ".", "", "_rowid", "_RowAddr", "_rowoffset", "_row_created_at_version", "\ud800")
+BAD = (
+    "*",
+    "a\0b",
+    "a`b",
+    "a.b",
+    ".",
+    "",
+    "_rowid",
+    "_RowAddr",
+    "_rowoffset",
+    "_row_created_at_version",
+    "\ud800",
+)
 
 Way = Callable[[Connection, Table, str], object]
 
@@ -50,7 +62,9 @@ def _backfill_write(table: Table, name: str) -> object:
 
 WAYS: dict[str, Way] = {
     "create_table of Python rows": lambda db, t, name: db.create_table("new", [{"id": 1, name: 2}]),
-    "create_table of Python columns": lambda db, t, name: db.create_table("new", {"id": [1], name: [2]}),
+    "create_table of Python columns": lambda db, t, name: db.create_table(
+        "new", {"id": [1], name: [2]}
+    ),
     "add of Python rows": lambda db, t, name: t.add([{"id": 1, name: 2}]),
     "merge_insert of Python rows": lambda db, t, name: (
         t.merge_insert("id").when_not_matched_insert_all().execute([{"id": 1, name: 2}])
@@ -58,8 +72,12 @@ WAYS: dict[str, Way] = {
     "update": lambda db, t, name: t.update("id = 1", {name: 2}),
     "update of SQL": lambda db, t, name: t.update("id = 1", values_sql={name: "2"}),
     "create_table of Arrow data": lambda db, t, name: db.create_table("new", pa.table(_rows(name))),
-    "create_table of a schema": lambda db, t, name: db.create_table("new", schema=pa.schema([(name, pa.int64())])),
-    "an overwrite": lambda db, t, name: db.create_table("words", pa.table(_rows(name)), mode="overwrite"),
+    "create_table of a schema": lambda db, t, name: db.create_table(
+        "new", schema=pa.schema([(name, pa.int64())])
+    ),
+    "an overwrite": lambda db, t, name: db.create_table(
+        "words", pa.table(_rows(name)), mode="overwrite"
+    ),
     "a DataFrame of a new table": lambda db, t, name: _spark_write(db.uri + "/new.lance", name),
     "mergeSchema": lambda db, t, name: _spark_write(t.uri, name, mergeSchema="true"),
     "a DataFrame backfill": lambda db, t, name: _backfill_write(t, name),
@@ -69,8 +87,12 @@ WAYS: dict[str, Way] = {
     "a new name with a cast": lambda db, t, name: t.alter_columns(
         {"path": "text", "name": name, "data_type": pa.large_string()}
     ),
-    "a view": lambda db, t, name: db.create_materialized_view("view", t.search(None).select({name: "id"})),
-    "a view with a UDF": lambda db, t, name: db.create_materialized_view("view", t.search(None).select({name: same})),
+    "a view": lambda db, t, name: db.create_materialized_view(
+        "view", t.search(None).select({name: "id"})
+    ),
+    "a view with a UDF": lambda db, t, name: db.create_materialized_view(
+        "view", t.search(None).select({name: same})
+    ),
 }
 
 
@@ -89,7 +111,11 @@ def test_a_name_that_cannot_be_read_back_is_refused_before_anything_changes(
         # A backfill counts the columns `_rowaddr` and `_rowid` first.
         assert repr(name) in str(caught.value) or name == "_rowid", (name, str(caught.value))
     reopened = db.open_table("words")
-    assert (reopened.version, reopened.schema.names, db.table_names()) == (version, names, ["words"])
+    assert (reopened.version, reopened.schema.names, db.table_names()) == (
+        version,
+        names,
+        ["words"],
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800"])
@@ -113,8 +139,16 @@ def test_a_field_of_a_struct_that_cannot_be_read_back_is_refused(db: Connection,
     assert table.version == db.open_table("t").version == 1 and db.table_names() == ["t"]
 
 
-def test_a_column_named_star_of_another_writer_is_read_and_changed_as_itself(db: Connection, tmp_path: Path) -> None:
-    rows = pa.table({"id": pa.array(range(4), pa.int64()), "*": pa.array([10, 20, None, 40], pa.int64()), "z": [0] * 4})
+def test_a_column_named_star_of_another_writer_is_read_and_changed_as_itself(
+    db: Connection, tmp_path: Path
+) -> None:
+    rows = pa.table(
+        {
+            "id": pa.array(range(4), pa.int64()),
+            "*": pa.array([10, 20, None, 40], pa.int64()),
+            "z": [0] * 4,
+        }
+    )
     path = f"{db.uri}/star.lance"
     lance.write_dataset(rows, path, max_rows_per_file=2, enable_stable_row_ids=True)
     assert read(path, columns="*").to_pydict() == {"*": [10, 20, None, 40]}
@@ -136,7 +170,9 @@ def test_a_column_named_star_of_another_writer_is_read_and_changed_as_itself(db:
 
 
 @pytest.mark.parametrize("name", ["", "a`b"])
-def test_a_column_of_another_writer_that_lance_cannot_read_is_refused_by_name(db: Connection, name: str) -> None:
+def test_a_column_of_another_writer_that_lance_cannot_read_is_refused_by_name(
+    db: Connection, name: str
+) -> None:
     path = f"{db.uri}/odd.lance"
     lance.write_dataset(pa.table({name: [1], "c": [2]}), path)
     with pytest.raises(UnsupportedTypeError, match=r"which may name c\.$") as caught:

@@ -41,7 +41,10 @@ def minus(a: int, b: int) -> int:
 
 
 def check_refused(
-    table: Table, transforms: Any, error: type[Exception] = RegistrationError, match: str | None = None
+    table: Table,
+    transforms: Any,
+    error: type[Exception] = RegistrationError,
+    match: str | None = None,
 ) -> None:
     """Asserts that columns are refused without any effect: no version, no file, no job."""
     version, names = table.version, table.schema.names
@@ -76,7 +79,15 @@ def test_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
 @pytest.mark.guarantee("T17")
 def test_refusals_of_add_columns_are_value_errors(db: Connection, log: Log) -> None:
     table = make(db)
-    for transforms in ({}, {"y": 5}, {"y": minus}, {"y": (minus, ["x"])}, {"x": log.doubling()}, 7, {"y": "nope("}):
+    for transforms in (
+        {},
+        {"y": 5},
+        {"y": minus},
+        {"y": (minus, ["x"])},
+        {"x": log.doubling()},
+        7,
+        {"y": "nope("},
+    ):
         check_refused(table, transforms, ValueError)  # type: ignore[arg-type]
 
 
@@ -89,7 +100,9 @@ def test_a_column_whose_name_is_no_identifier_can_be_an_input(db: Connection, lo
 
 
 @pytest.mark.guarantee("T22")
-def test_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Connection, log: Log) -> None:
+def test_a_column_gets_another_udf_and_all_values_are_computed_anew(
+    db: Connection, log: Log
+) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
     log.take()

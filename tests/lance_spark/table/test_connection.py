@@ -37,10 +37,19 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]
 
 @pytest.mark.parametrize(
     ("data", "schema"),
-    [([], None), ({}, None), ([{}], None), (pa.table({}), None), (pd.DataFrame(), None), (None, pa.schema([]))],
+    [
+        ([], None),
+        ({}, None),
+        ([{}], None),
+        (pa.table({}), None),
+        (pd.DataFrame(), None),
+        (None, pa.schema([])),
+    ],
     ids=repr,
 )
-def test_a_table_without_columns_is_not_made(tmp_path: Path, data: Any, schema: pa.Schema | None) -> None:
+def test_a_table_without_columns_is_not_made(
+    tmp_path: Path, data: Any, schema: pa.Schema | None
+) -> None:
     db = lance_spark.connect(str(tmp_path))
     with pytest.raises(SchemaMismatchError, match="no columns"):
         db.create_table("e", data, schema=schema)
@@ -50,7 +59,9 @@ def test_a_table_without_columns_is_not_made(tmp_path: Path, data: Any, schema: 
 def test_a_table_at_a_path_without_the_suffix_opens_by_its_location(tmp_path: Path) -> None:
     lance.write_dataset(pa.table({"id": [1]}), f"{tmp_path}/events")
     assert lance_spark.open_table(tmp_path / "events").count_rows() == 1
-    with pytest.raises(TableNotFoundError, match=r"without the suffix .lance. Open it with lance_spark.open_table"):
+    with pytest.raises(
+        TableNotFoundError, match=r"without the suffix .lance. Open it with lance_spark.open_table"
+    ):
         lance_spark.connect(tmp_path).open_table("events")
 
 
@@ -107,7 +118,9 @@ def test_rows_of_spark_do_not_go_to_a_table_that_a_concurrent_writer_creates(
     with pytest.raises(PySparkException, match="TableExistsError"):
         db.create_table("t", rows_that_create_a_table(spark, f"{folder}/t.lance"))
     assert db.open_table("t").to_arrow().to_pydict() == {"id": [100]}
-    replaced = db.create_table("u", rows_that_create_a_table(spark, f"{folder}/u.lance"), mode="overwrite")
+    replaced = db.create_table(
+        "u", rows_that_create_a_table(spark, f"{folder}/u.lance"), mode="overwrite"
+    )
     assert replaced.to_arrow().to_pydict() == {"id": [0, 1, 2]}
 
 
@@ -130,17 +143,27 @@ def test_a_location_that_is_none_is_refused(uri: object):
 
 
 def test_options_of_new_tables_are_defaults_that_a_call_overrides(tmp_path: Path):
-    options = {"new_table_enable_stable_row_ids": "False", "new_table_data_storage_version": "2.1", "timeout": "60s"}
-    db = lance_spark.connect(tmp_path, storage_options=options, read_consistency_interval=timedelta(0))
+    options = {
+        "new_table_enable_stable_row_ids": "False",
+        "new_table_data_storage_version": "2.1",
+        "timeout": "60s",
+    }
+    db = lance_spark.connect(
+        tmp_path, storage_options=options, read_consistency_interval=timedelta(0)
+    )
     assert db.storage_options == {"timeout": "60s"}
     table = db.create_table("t", [{"id": 1}]).to_lance()
     assert (table.has_stable_row_ids, table.data_storage_version) == (False, "2.1")
-    table = db.create_table("u", [{"id": 1}], enable_stable_row_ids=True, data_storage_version="2.2").to_lance()
+    table = db.create_table(
+        "u", [{"id": 1}], enable_stable_row_ids=True, data_storage_version="2.2"
+    ).to_lance()
     assert (table.has_stable_row_ids, table.data_storage_version) == (True, "2.2")
     more = {"new_table_enable_stable_row_ids": "true", "timeout": "5s"}
     table = db.create_table("w", [{"id": 1}], storage_options=more).to_lance()
     assert (table.has_stable_row_ids, table.data_storage_version) == (True, "2.1")
-    assert lance_spark.connect(tmp_path).create_table("v", [{"id": 1}]).to_lance().has_stable_row_ids
+    assert (
+        lance_spark.connect(tmp_path).create_table("v", [{"id": 1}]).to_lance().has_stable_row_ids
+    )
     with pytest.raises(OptionError, match="with a namespace"):
         lance_spark.connect(
             namespace_client_impl="dir", namespace_client_properties={"root": str(tmp_path)}
@@ -159,9 +182,12 @@ def test_an_unknown_keyword_is_an_error_and_not_ignored(tmp_path: Path):
         lance_spark.connect(str(tmp_path), colour="blue")  # type: ignore[call-arg]
 
 
-def test_connecting_touches_neither_storage_nor_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_connecting_touches_neither_storage_nor_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(
-        "lance_spark.table.connections.connection.session_or_local", lambda _session: pytest.fail("a session was made")
+        "lance_spark.table.connections.connection.session_or_local",
+        lambda _session: pytest.fail("a session was made"),
     )
     db = lance_spark.connect(str(tmp_path / "nowhere"))
     assert db.table_names() == [] and not (tmp_path / "nowhere").exists()
@@ -173,7 +199,8 @@ def test_without_a_session_the_active_one_is_taken_and_asked_for_once(
 ):
     requests = []
     monkeypatch.setattr(
-        "lance_spark.table.connections.connection.session_or_local", lambda session: requests.append(session) or spark
+        "lance_spark.table.connections.connection.session_or_local",
+        lambda session: requests.append(session) or spark,
     )
     db = lance_spark.connect(folder)
     db.create_table("t", ROWS).to_spark().count()
@@ -181,11 +208,15 @@ def test_without_a_session_the_active_one_is_taken_and_asked_for_once(
     assert db.spark is spark and requests == [None]
 
 
-def test_the_session_that_was_given_is_the_one_that_works(folder: str, spark: SparkSession, db: Connection):
+def test_the_session_that_was_given_is_the_one_that_works(
+    folder: str, spark: SparkSession, db: Connection
+):
     assert db.spark is spark and db.create_table("t", ROWS).to_spark().sparkSession is spark
 
 
-def test_a_relative_folder_is_where_it_was_when_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_relative_folder_is_where_it_was_when_it_was_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     db = lance_spark.connect("here")
     (tmp_path / "elsewhere").mkdir()
@@ -238,8 +269,15 @@ def test_a_schema_gives_data_its_types(db: Connection):
 
 
 def test_data_that_does_not_fit_the_schema_makes_no_table(db: Connection):
-    for data in ([{"id": "many"}], pa.table({"other": [1]}), [{"id": 1, "more": 2}], pd.DataFrame({"id": ["x"]})):
-        with pytest.raises((SchemaMismatchError, ValueConversionError), match=r"(?i)nothing was written"):
+    for data in (
+        [{"id": "many"}],
+        pa.table({"other": [1]}),
+        [{"id": 1, "more": 2}],
+        pd.DataFrame({"id": ["x"]}),
+    ):
+        with pytest.raises(
+            (SchemaMismatchError, ValueConversionError), match=r"(?i)nothing was written"
+        ):
             db.create_table("t", data, schema=pa.schema([("id", pa.int64())]))
     assert db.table_names() == []
 
@@ -251,7 +289,9 @@ def test_data_that_does_not_fit_the_schema_makes_no_table(db: Connection):
         *((data, "Pass a list, even for one row") for data in ({"id": 1}, {"id": "many"})),
     ],
 )
-def test_arguments_other_than_data_are_refused_with_the_accepted_types(db: Connection, data: object, accepted: str):
+def test_arguments_other_than_data_are_refused_with_the_accepted_types(
+    db: Connection, data: object, accepted: str
+):
     with pytest.raises(SchemaMismatchError, match=accepted):
         db.create_table("t", data)  # type: ignore[arg-type]
     assert db.table_names() == []
@@ -269,7 +309,11 @@ def test_a_table_that_is_there_is_not_made_again_unless_asked(db: Connection):
     assert isinstance(error.value, FileExistsError)
     assert db.create_table("t", ROWS.slice(0, 1), mode="exist_ok").count_rows() == 3
     overwritten = db.create_table("t", pa.table({"other": [1.5]}), mode="overwrite")
-    assert overwritten.schema.names == ["other"] and overwritten.count_rows() == 1 and overwritten.version == 2
+    assert (
+        overwritten.schema.names == ["other"]
+        and overwritten.count_rows() == 1
+        and overwritten.version == 2
+    )
 
 
 def test_an_existing_table_has_the_schema_that_created_it(db: Connection):
@@ -322,7 +366,19 @@ def test_a_damaged_table_does_not_hide_the_others(db: Connection, folder: str):
 
 
 @pytest.mark.parametrize(
-    "name", ["with space", "dotted.name", "wörter", "a'b", 'say "x"', "x%20y", "a#b?c", "per cent %", "t.lance", "日本"]
+    "name",
+    [
+        "with space",
+        "dotted.name",
+        "wörter",
+        "a'b",
+        'say "x"',
+        "x%20y",
+        "a#b?c",
+        "per cent %",
+        "t.lance",
+        "日本",
+    ],
 )
 def test_unusual_names_work_all_the_way(db: Connection, spark: SparkSession, name: str):
     table = db.create_table(name, spark.createDataFrame(ROWS.to_pylist(), "id bigint, text string"))
@@ -336,10 +392,16 @@ def test_unusual_names_work_all_the_way(db: Connection, spark: SparkSession, nam
 
 
 @pytest.mark.parametrize(
-    "name", ["", " ", " a", "a ", "a/b", "../a", "..", ".", ".hidden", "_private", "a\\b", "a\0b", None, 3]
+    "name",
+    ["", " ", " a", "a ", "a/b", "../a", "..", ".", ".hidden", "_private", "a\\b", "a\0b", None, 3],
 )
 def test_names_that_leave_the_folder_or_are_none_are_refused(db: Connection, name: str):
-    for act in (db.open_table, db.drop_table, lambda n: db.create_table(n, ROWS), lambda n: db.rename_table("t", n)):
+    for act in (
+        db.open_table,
+        db.drop_table,
+        lambda n: db.create_table(n, ROWS),
+        lambda n: db.rename_table("t", n),
+    ):
         with pytest.raises(OptionError, match="name"):
             act(name)
 
@@ -420,8 +482,14 @@ print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").starts
 
 @pytest.mark.long
 @pytest.mark.classic
-def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_needed(tmp_path: Path):
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
+def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_needed(
+    tmp_path: Path,
+):
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYSPARK_", "SPARK_"))
+    }
     process = subprocess.run(
         [sys.executable, "-c", _WITHOUT_A_SESSION, str(tmp_path / "db")],
         capture_output=True,

@@ -72,7 +72,9 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "models": lambda _: [Row(**row) for row in ROWS],
     "columns": lambda _: {"id": [1, 2, 3], "n": [10, None, 30]},
     "iterator of batches": lambda _: iter(DATA.to_batches(max_chunksize=1)),
-    "iterator of frames": lambda _: (pl.DataFrame(batch) for batch in DATA.to_batches(max_chunksize=2)),
+    "iterator of frames": lambda _: (
+        pl.DataFrame(batch) for batch in DATA.to_batches(max_chunksize=2)
+    ),
     "iterator of rows": lambda _: iter([ROWS[:1], ROWS[1:]]),
     "our table": stored,
     "our query": lambda folder: stored(folder).search().where("id > 0"),
@@ -97,13 +99,18 @@ def test_each_form_makes_a_table_and_adds_rows(form: str, db: Connection, tmp_pa
     table.add(FORMS[form](tmp_path))
     assert content(table) == [row for row in ROWS for _ in range(2)]
     schema = pa.schema({"id": pa.int32(), "n": pa.float32()})
-    assert db.create_table(form, FORMS[form](tmp_path), schema=schema, mode="overwrite").schema == schema
+    assert (
+        db.create_table(form, FORMS[form](tmp_path), schema=schema, mode="overwrite").schema
+        == schema
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_each_form_is_merged_and_loaded(form: str, tmp_path: Path, spark: SparkSession) -> None:
-    table = lance_spark.connect(tmp_path, spark).create_table("t", [{"id": 1}, {"id": 2}, {"id": 9}])
+    table = lance_spark.connect(tmp_path, spark).create_table(
+        "t", [{"id": 1}, {"id": 2}, {"id": 9}]
+    )
     table.load_columns(FORMS[form](tmp_path), pk="id", columns=["n"])
     assert content(table) == [{"id": 1, "n": 10}, {"id": 2, "n": None}, {"id": 9, "n": None}]
     merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()

@@ -121,7 +121,9 @@ def table(db: Connection) -> Table:
     return db.create_table("t", [{"k": 2}], schema=SCHEMA)
 
 
-def ways(db: Connection, table: Table, column: str, value: object) -> dict[str, Callable[[], object]]:
+def ways(
+    db: Connection, table: Table, column: str, value: object
+) -> dict[str, Callable[[], object]]:
     """Returns every call of this process that stores a value in a column."""
     schema = pa.schema([SCHEMA.field("k"), SCHEMA.field(column)])
     new, old = [{"k": 3, column: value}], [{"k": 2, column: value}]
@@ -132,7 +134,9 @@ def ways(db: Connection, table: Table, column: str, value: object) -> dict[str, 
         "add": lambda: table.add(new),
         "add columns": lambda: table.add({"k": [3], column: [value]}),
         "add pandas": lambda: table.add(frame),
-        "merge, inserted": lambda: table.merge_insert("k").when_not_matched_insert_all().execute(new),
+        "merge, inserted": lambda: (
+            table.merge_insert("k").when_not_matched_insert_all().execute(new)
+        ),
         "merge, updated": lambda: table.merge_insert("k").when_matched_update_all().execute(old),
         "update": lambda: table.update("k = 2", {column: value}),
     }
@@ -145,7 +149,9 @@ def test_a_value_that_does_not_fit_is_refused_by_every_way_and_changes_nothing(
     for way, store in ways(db, table, column, MISFITS[column]).items():
         with pytest.raises(ValueConversionError, match=f"column '{column}") as caught:
             store()
-        assert caught.value.column == column and caught.value.row == (None if way == "update" else 0), way
+        assert caught.value.column == column and caught.value.row == (
+            None if way == "update" else 0
+        ), way
     assert db.table_names() == ["t"] and table.version == 1
 
 
@@ -167,7 +173,9 @@ def test_values_that_fit_are_stored_as_they_are(db: Connection, table: Table) ->
 
 
 @pytest.mark.parametrize("column", IN_ALL_WAYS)
-def test_tasks_of_spark_refuse_values_that_do_not_fit(spark: SparkSession, folder: str, column: str) -> None:
+def test_tasks_of_spark_refuse_values_that_do_not_fit(
+    spark: SparkSession, folder: str, column: str
+) -> None:
     check_refused_by_tasks(spark, folder, column)
 
 
@@ -181,12 +189,16 @@ def test_tasks_of_spark_refuse_values_that_do_not_fit_in_any_type(
 
 def check_refused_by_tasks(spark: SparkSession, folder: str, column: str) -> None:
     schema = pa.schema([SCHEMA.field("k"), SCHEMA.field(column)])
-    table = lance_spark.connect(folder, spark, progress=False).create_table("t", [{"k": 2}], schema=schema)
+    table = lance_spark.connect(folder, spark, progress=False).create_table(
+        "t", [{"k": 2}], schema=schema
+    )
     rows = [{"k": 2, column: MISFITS[column]}]
     with pytest.raises((LanceSparkError, PySparkException), match=f"column '{column}|{column}: "):
         table.load_columns(rows, pk="k", columns=[column])
     if column not in ("us", "z", "u", "ms"):  # Spark itself drops nanoseconds of Python values
-        with pytest.raises((LanceSparkError, PySparkException), match=f"column '{column}|{column}: "):
+        with pytest.raises(
+            (LanceSparkError, PySparkException), match=f"column '{column}|{column}: "
+        ):
             spark.createDataFrame(rows).write.format("lance").mode("append").save(table.uri)
     assert table.to_arrow().to_pylist() == [{"k": 2, column: None}]
     fits = pa.Table.from_pylist([{"k": 2, column: STORED[column]}], schema=schema)
@@ -196,9 +208,17 @@ def check_refused_by_tasks(spark: SparkSession, folder: str, column: str) -> Non
 
 def test_an_expression_of_an_update_becomes_the_columns_type_exactly(db: Connection) -> None:
     schema = pa.schema(
-        [("k", pa.float64()), ("f", pa.float32()), ("i", pa.int8()), ("d", pa.date32()), ("t", pa.timestamp("us"))]
+        [
+            ("k", pa.float64()),
+            ("f", pa.float32()),
+            ("i", pa.int8()),
+            ("d", pa.date32()),
+            ("t", pa.timestamp("us")),
+        ]
     )
-    table = db.create_table("t", [{"k": 1e300, "f": 0.5, "i": 1, "t": MIDNIGHT.replace(hour=5)}], schema=schema)
+    table = db.create_table(
+        "t", [{"k": 1e300, "f": 0.5, "i": 1, "t": MIDNIGHT.replace(hour=5)}], schema=schema
+    )
     for column, expression in {"f": "k", "i": "k", "d": "t"}.items():
         with pytest.raises(ValueConversionError, match=f"column '{column}'"):
             table.update(None, values_sql={column: expression})
@@ -260,25 +280,37 @@ def test_arrow_values_at_the_ends_of_types_are_stored_by_udfs(db: Connection, ki
             return column.take(pc.subtract(keys, 1))
 
         inputs = ["k"] if kind is Kind.ARROW else None
-        values_udf = UDF.define(values, kind=kind, data_type=column.type, input_columns=inputs, name=name)
+        values_udf = UDF.define(
+            values, kind=kind, data_type=column.type, input_columns=inputs, name=name
+        )
         table.add_columns({name: values_udf})
         table.backfill(name)
     assert extreme_facts(table.to_arrow()) == extreme_facts(EXTREMES)
 
 
-def test_tasks_of_spark_store_values_of_every_type_and_at_the_ends_of_types(spark: SparkSession, folder: str) -> None:
+def test_tasks_of_spark_store_values_of_every_type_and_at_the_ends_of_types(
+    spark: SparkSession, folder: str
+) -> None:
     db = lance_spark.connect(folder, spark, progress=False)
     loaded = db.create_table("loaded", schema=EXTREMES.schema)
     loaded.add(pa.table({"k": EXTREMES["k"]}))
     loaded.load_columns(EXTREMES, pk="k", columns=EXTREMES.column_names[1:])
     written_table = db.create_table("written", schema=EXTREMES.schema)
-    spark.read.format("lance").load(loaded.uri).write.format("lance").mode("append").save(written_table.uri)
-    assert extreme_facts(loaded.to_arrow()) == extreme_facts(written_table.to_arrow()) == extreme_facts(EXTREMES)
+    spark.read.format("lance").load(loaded.uri).write.format("lance").mode("append").save(
+        written_table.uri
+    )
+    assert (
+        extreme_facts(loaded.to_arrow())
+        == extreme_facts(written_table.to_arrow())
+        == extreme_facts(EXTREMES)
+    )
     every = db.create_table("every", [{"k": 1, **FITS}, {"k": 2}], schema=SCHEMA)
     copied = db.create_table("copied", [{"k": 1}, {"k": 2}], schema=SCHEMA)
     copied.load_columns(every.to_arrow(), pk="k", columns=SCHEMA.names[1:])
     appended = db.create_table("appended", schema=SCHEMA)
-    spark.read.format("lance").load(every.uri).write.format("lance").mode("append").save(appended.uri)
+    spark.read.format("lance").load(every.uri).write.format("lance").mode("append").save(
+        appended.uri
+    )
     expected = [str({"k": 1, **STORED}), str({"k": 2, **NULLS})]
     for table in (copied, appended):
         assert list(map(str, table.to_arrow().sort_by("k").to_pylist())) == expected

@@ -61,7 +61,10 @@ def exporters(table: Table) -> dict[str, Any]:
     vector = [5.0, 1.0]
     return {
         "table": (table, table.to_arrow()),
-        "query": (query := table.search().where("id > 7").select(["id", "text"]).limit(30), query.to_arrow()),
+        "query": (
+            query := table.search().where("id > 7").select(["id", "text"]).limit(30),
+            query.to_arrow(),
+        ),
         "search": (search := table.search(vector).limit(5).select(["id"]), search.to_arrow()),
         "batches": (table.to_batches(["id"], "id > 9"), table.to_arrow(["id"], "id > 9")),
     }
@@ -77,7 +80,9 @@ def test_any_library_reads_the_stream(table: Table, name: str) -> None:
     assert pl.DataFrame(exported).to_dicts() == expected.to_pylist()
     counted = duckdb.sql("SELECT count(*), sum(id) FROM exported").fetchall()
     assert counted == [(len(expected), sum(expected["id"].to_pylist()))]
-    copy = table.search().source and lance_spark.connect(Path(table.uri).parent).create_table(f"copy_{name}", exported)
+    copy = table.search().source and lance_spark.connect(Path(table.uri).parent).create_table(
+        f"copy_{name}", exported
+    )
     assert copy.to_arrow().to_pylist() == expected.to_pylist()
 
 
@@ -137,7 +142,8 @@ def test_a_query_of_the_lazy_frame_is_that_of_the_whole_frame(
         lazy, eager = STEPS[step](lazy), STEPS[step](eager)
     if joins:  # at the end, because Polars defines no order of the rows of a join
         lazy, eager = (
-            rows.join(rows.select("id", n="x"), on="id").sort("id", nulls_last=True) for rows in (lazy, eager)
+            rows.join(rows.select("id", n="x"), on="id").sort("id", nulls_last=True)
+            for rows in (lazy, eager)
         )
     assert_frame_equal(lazy.select(names).collect(engine=engine), eager.select(names))
     assert lazy.select(pl.len()).collect(engine=engine).item() == len(eager)
@@ -160,7 +166,9 @@ def test_the_lazy_frame_reads_its_columns_of_a_pinned_version(
     assert table.search([5.0, 1.0]).limit(2).select(["id"]).to_polars()["id"].to_list() == [5, 4]
 
 
-def test_without_polars_the_message_says_what_to_install(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_polars_the_message_says_what_to_install(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     for act in (table.to_polars, table.search().to_polars):
         with pytest.raises(UnsupportedOperationError, match="pip install polars, or call to_arrow"):
@@ -170,7 +178,9 @@ def test_without_polars_the_message_says_what_to_install(table: Table, monkeypat
 def test_duckdb_reads_only_the_columns_and_rows_of_its_query(table: Table) -> None:
     books = table.to_lance()  # noqa: F841 - DuckDB looks for the name
     query = "SELECT id FROM books WHERE id > 50 ORDER BY id"
-    assert [n for (n,) in duckdb.sql(query).fetchall()] == table.to_arrow(["id"], "id > 50")["id"].to_pylist()
+    assert [n for (n,) in duckdb.sql(query).fetchall()] == table.to_arrow(["id"], "id > 50")[
+        "id"
+    ].to_pylist()
     plan = duckdb.sql(f"EXPLAIN {query}").fetchall()[0][1]
     assert "Projections: id" in plan and "Filters: " in plan
 
@@ -182,7 +192,9 @@ def test_a_large_source_of_a_merge_streams_to_its_place(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging, "_HELD_BYTES", 0)
-    table = lance_spark.connect(tmp_path, spark).create_table("t", pa.table({"id": [5, 7], "n": [0, 0]}))
+    table = lance_spark.connect(tmp_path, spark).create_table(
+        "t", pa.table({"id": [5, 7], "n": [0, 0]})
+    )
     merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     result = merge.execute(FRAME.with_columns(id=pl.col("id") + 4).lazy())
     assert (result.rows_inserted, result.rows_updated) == (1, 2)
@@ -198,7 +210,9 @@ def test_a_large_source_of_a_merge_streams_to_its_place(
 
 def test_a_list_becomes_a_vector_as_the_messages_say(db: Connection) -> None:
     rows = [{"id": i, "v": [i / 3, 1.0, -i]} for i in range(20)]
-    declared = db.create_table("vectors", rows, schema=pa.schema({"id": pa.int64(), "v": pa.list_(pa.float32(), 3)}))
+    declared = db.create_table(
+        "vectors", rows, schema=pa.schema({"id": pa.int64(), "v": pa.list_(pa.float32(), 3)})
+    )
     table = db.create_table("lists", rows)
     call = r"table\.alter_columns\(\{'path': 'v', 'data_type': pa\.list_\(pa\.float32\(\), 3\)\}\)"
     query = [2.0, 1.0, -6.0]
@@ -233,7 +247,9 @@ def test_lists_of_one_length_are_searched_without_a_schema(db: Connection) -> No
 def batches_of(count: int, rows: int) -> Iterator[pa.RecordBatch]:
     for at in range(count):
         ids = np.arange(at * rows, (at + 1) * rows)
-        yield pa.record_batch({"id": ids, "text": pa.array(["x" * 1000]).take(pa.array(np.zeros(rows, np.int64)))})
+        yield pa.record_batch(
+            {"id": ids, "text": pa.array(["x" * 1000]).take(pa.array(np.zeros(rows, np.int64)))}
+        )
 
 
 @pytest.mark.long
@@ -260,5 +276,7 @@ assert duckdb.sql("SELECT count(text) FROM books").fetchall() == [(64 * 16_000,)
 sizes.append(grown())
 print(*sizes)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert max(map(int, done.stdout.split())) < 900, done.stdout

@@ -62,7 +62,9 @@ def make_by_view(db: lance_spark.Connection, name: str) -> None:
 def make_by_plan(db: lance_spark.Connection, name: str) -> None:
     for overwrite in (True, False):
         ref = DatasetRef.at(f"{db.uri}/{name}.lance")
-        LanceAppendWriter.plan(ref, StructType().add("id", "long"), WriteOptions.parse({}), overwrite=overwrite)
+        LanceAppendWriter.plan(
+            ref, StructType().add("id", "long"), WriteOptions.parse({}), overwrite=overwrite
+        )
 
 
 @pytest.mark.parametrize("make", [make_by_rows, make_by_view, make_by_plan])
@@ -80,7 +82,9 @@ def test_no_table_is_made_in_a_folder_that_holds_anything_else(
     before = picture(tmp_path)
     with pytest.raises(UnsupportedOperationError, match=r"belong to no Lance table.*t\.lance"):
         make(db, "t")
-    after = {path: content for path, content in picture(tmp_path).items() if "source_of_t" not in path}
+    after = {
+        path: content for path, content in picture(tmp_path).items() if "source_of_t" not in path
+    }
     assert after == before
 
 
@@ -89,8 +93,16 @@ def test_a_table_is_made_where_a_killed_write_left_names_of_ours_and_in_a_declar
 ):
     folder = tmp_path / "tables/t.lance"
     job, attempt = new_id(), new_id()
-    leftovers = [f"_lance_spark/staging/{job}/open", f"_lance_spark/staging/{job}/{attempt}/attempt"]
-    leftovers += [f"data/{attempt}-0.lance", f"data/{attempt}-1/0.blob", ".lance-reserved", f"data/{attempt}-2.lance#1"]
+    leftovers = [
+        f"_lance_spark/staging/{job}/open",
+        f"_lance_spark/staging/{job}/{attempt}/attempt",
+    ]
+    leftovers += [
+        f"data/{attempt}-0.lance",
+        f"data/{attempt}-1/0.blob",
+        ".lance-reserved",
+        f"data/{attempt}-2.lance#1",
+    ]
     for name in leftovers:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("x")
@@ -110,7 +122,9 @@ def test_a_drop_deletes_the_table_and_nothing_of_others(scheme: str, tmp_path: P
             (uri / name).write_text("of others")
     else:
         plant(uri, tmp_path / "victim")
-    foreign_entries = {path: content for path, content in picture(tmp_path).items() if path not in own_entries}
+    foreign_entries = {
+        path: content for path, content in picture(tmp_path).items() if path not in own_entries
+    }
     assert len(foreign_entries) >= len(FOREIGN)
     lance_spark.connect(f"{scheme}{tmp_path}/tables").drop_table("t")
     assert picture(tmp_path) == foreign_entries
@@ -153,7 +167,10 @@ def test_a_branch_among_files_of_others_or_behind_a_link_is_not_deleted(
     else:
         place.write_text("of others")
     before = picture(tmp_path)
-    with pytest.raises(UnsupportedOperationError, match=r"Nothing was deleted\. (Move the files away|Remove the link)"):
+    with pytest.raises(
+        UnsupportedOperationError,
+        match=r"Nothing was deleted\. (Move the files away|Remove the link)",
+    ):
         table.branches.delete("dev/one")
     assert picture(tmp_path) == before and list(table.branches.list()) == ["dev/one"]
     place.unlink()
@@ -170,12 +187,16 @@ def test_leftovers_of_a_killed_drop_are_searched_only_in_the_folders_of_a_table(
     Path(tmp_path, "others", "deep", "x.txt").touch()
     Path(tmp_path, "data").mkdir()
     listed = []
-    monkeypatch.setattr(LanceObjects, "list_files", lambda _, prefix="": listed.append(prefix) or [])
+    monkeypatch.setattr(
+        LanceObjects, "list_files", lambda _, prefix="": listed.append(prefix) or []
+    )
     assert not has_leftovers(DatasetRef.at(str(tmp_path)))
     assert listed == ["data"]
 
 
-def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(db: lance_spark.Connection, tmp_path: Path):
+def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(
+    db: lance_spark.Connection, tmp_path: Path
+):
     folder = tmp_path / "tables/t.lance"
     for name in ("data/model.lance", "README.md"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +230,9 @@ def killed_after(deletions: int, ref: DatasetRef) -> bool:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork")
-def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_or_write_goes_on(tmp_path: Path):
+def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_or_write_goes_on(
+    tmp_path: Path,
+):
     original = tmp_path / "tables/original.lance"
     dataset = full_table(str(original))
     rows, version = dataset.to_table(), dataset.version
@@ -227,7 +250,11 @@ def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_
             assert remaining_table.version == version and remaining_table.to_table() == rows
         at_branch = f"{ref.uri}/tree/dev/one"
         if table_exists(at_branch, {}):
-            assert lance.dataset(at_branch).count_rows() == branch_rows == len(lance.dataset(at_branch).to_table())
+            assert (
+                lance.dataset(at_branch).count_rows()
+                == branch_rows
+                == len(lance.dataset(at_branch).to_table())
+            )
         if not exists and not ended and deletions % 2:
             assert db.create_table("t", ROWS).to_arrow() == ROWS
         db.drop_table("t", ignore_missing=ended)

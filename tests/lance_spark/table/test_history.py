@@ -14,7 +14,10 @@ from udf_runtime import UDF, Retry, Skip, udf
 
 
 def picky(*, message: str = "bad row") -> UDF:
-    @udf(data_type=pa.int64(), on_error=[Retry(OSError, max_attempts=2, backoff="fixed"), Skip(ValueError)])
+    @udf(
+        data_type=pa.int64(),
+        on_error=[Retry(OSError, max_attempts=2, backoff="fixed"), Skip(ValueError)],
+    )
     def picky(id: int) -> int:
         if id % 10 == 4:
             raise ValueError(f"{message} {id}")
@@ -51,8 +54,17 @@ def test_jobs_are_listed_newest_first_with_their_numbers(table: Table, call_log:
         "times",
         ("id",),
     )
-    assert (job.where, job.read_version, job.versions) == ("id < 25", first.read_version, first.versions)
-    assert (job.rows_selected, job.rows_computed, job.fragments_done, job.fragments_total) == (25, 25, 3, 3)
+    assert (job.where, job.read_version, job.versions) == (
+        "id < 25",
+        first.read_version,
+        first.versions,
+    )
+    assert (job.rows_selected, job.rows_computed, job.fragments_done, job.fragments_total) == (
+        25,
+        25,
+        3,
+        3,
+    )
     assert job.completed_at is not None and job.launched_at < job.completed_at <= datetime.now(UTC)
     assert datetime.now(UTC) - job.launched_at < timedelta(minutes=10)
     assert job.message is None and "@" in job.launched_by
@@ -79,9 +91,15 @@ def test_skipped_rows_have_records_that_can_be_filtered(table: Table, spark: Spa
     bad = [error for error in errors if "bad row" in error.error_message]
     assert {error.error_message for error in bad} == {"bad row 4", "bad row 14", "bad row 24"}
     for error in bad:
-        assert error.error_type in ("ValueError", "builtins.ValueError") and error.outcome == "skipped"
+        assert (
+            error.error_type in ("ValueError", "builtins.ValueError") and error.outcome == "skipped"
+        )
         assert error.error_trace is not None and "picky" in error.error_trace
-        assert (error.column_name, error.udf_name, error.input_columns) == ("double", "picky", ("id",))
+        assert (error.column_name, error.udf_name, error.input_columns) == (
+            "double",
+            "picky",
+            ("id",),
+        )
         assert (error.table_uri, error.table_version) == (table.uri, result.read_version)
         assert error.row_address is not None and error.row_address >> 32 == error.fragment_id
         assert error.attempt == 1 and error.timestamp <= datetime.now(UTC)
@@ -90,7 +108,12 @@ def test_skipped_rows_have_records_that_can_be_filtered(table: Table, spark: Spa
         == errors
         == table.get_errors(error_type="builtins.ValueError")
     )
-    for nothing in ({"job_id": "x"}, {"column_name": "text"}, {"error_type": "KeyError"}, {"error_type": "Error"}):
+    for nothing in (
+        {"job_id": "x"},
+        {"column_name": "text"},
+        {"error_type": "KeyError"},
+        {"error_type": "Error"},
+    ):
         assert table.get_errors(**nothing) == [], nothing
 
 
@@ -101,9 +124,21 @@ def test_addresses_of_failed_rows_are_those_rows_and_the_documented_recipe_compu
     table.add_columns({"double": picky()})
     table.backfill("double", job_id="first")
     addresses = table.get_failed_row_addresses("first", "double")
-    found_table = table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
-    assert sorted(row["id"] for row in found_table if row["_rowaddr"] in addresses) == [4, 9, 14, 19, 24, 29]
-    assert addresses == sorted(set(addresses)) and table.get_failed_row_addresses("first", "text") == []
+    found_table = (
+        table.to_lance().scanner(columns=["id"], with_row_address=True).to_table().to_pylist()
+    )
+    assert sorted(row["id"] for row in found_table if row["_rowaddr"] in addresses) == [
+        4,
+        9,
+        14,
+        19,
+        24,
+        29,
+    ]
+    assert (
+        addresses == sorted(set(addresses))
+        and table.get_failed_row_addresses("first", "text") == []
+    )
     where = f"_rowaddr IN ({', '.join(map(str, addresses))})"
     result = table.backfill("double", where=where, udf=call_log.times(2))
     assert call_log.take() == [4, 9, 14, 19, 24, 29] and result.rows_computed == 6
@@ -117,7 +152,9 @@ def test_the_recipe_hits_the_same_rows_after_a_compaction(table: Table, call_log
     table.backfill("double", job_id="first")
     table.to_lance().optimize.compact_files()
     addresses = table.get_failed_row_addresses("first", "double")
-    table.backfill("double", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=call_log.times(2))
+    table.backfill(
+        "double", where=f"_rowaddr IN ({', '.join(map(str, addresses))})", udf=call_log.times(2)
+    )
     assert call_log.take() == [4, 9, 14, 19, 24, 29] and table.count_rows("double = id * 2") == 28
 
 
@@ -140,7 +177,11 @@ def test_an_error_without_a_policy_fails_its_fragment_and_the_others_are_committ
     job = table.get_job("bad")
     assert job.status == "PARTIAL" and "thirteen" in str(job.message) and job.fragments_done == 2
     (record,) = table.get_errors("bad")
-    assert record.outcome == "failed" and record.error_type.endswith("KeyError") and record.fragment_id == 1
+    assert (
+        record.outcome == "failed"
+        and record.error_type.endswith("KeyError")
+        and record.fragment_id == 1
+    )
     assert table.get_failed_row_addresses("bad", "double") == [(1 << 32) + 3]
 
 
@@ -160,7 +201,9 @@ def test_spark_reads_history_and_errors_as_tables(table: Table, spark: SparkSess
 def test_texts_with_quotes_and_marks_survive_the_history(table: Table):
     message = 'it\'s "bad" \n\t\u00e9\u65e5 %s {x}'
     table.add_columns({"double": picky(message=message)})
-    table.backfill("double", job_id='it\'s; DROP TABLE "x" --', where="text != 'o''clock' AND id = 14")
+    table.backfill(
+        "double", job_id='it\'s; DROP TABLE "x" --', where="text != 'o''clock' AND id = 14"
+    )
     assert table.get_job('it\'s; DROP TABLE "x" --').where == "text != 'o''clock' AND id = 14"
     (error,) = table.get_errors('it\'s; DROP TABLE "x" --')
     assert error.error_message == f"{message} 14"
@@ -174,7 +217,9 @@ def test_a_second_job_of_the_same_id_takes_the_place_of_the_first(table: Table, 
     assert job.rows_computed == 20 and job.fragments_total == 2
 
 
-def test_a_dropped_table_takes_its_history_along(table: Table, call_log: CallLog, db, spark: SparkSession):
+def test_a_dropped_table_takes_its_history_along(
+    table: Table, call_log: CallLog, db, spark: SparkSession
+):
     table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     db.drop_table("words")

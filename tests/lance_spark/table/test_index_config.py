@@ -20,9 +20,13 @@ def table(tmp_path: Path) -> Table:
     return lance_spark.open_table(tmp_path / "t.lance")
 
 
-def indexed_column(table: Table, monkeypatch: pytest.MonkeyPatch, *arguments: str, **named: Any) -> str:
+def indexed_column(
+    table: Table, monkeypatch: pytest.MonkeyPatch, *arguments: str, **named: Any
+) -> str:
     definitions: list[Any] = []
-    monkeypatch.setattr("lance_spark.table.indexes.build_index", lambda *values: definitions.append(values[-1]))
+    monkeypatch.setattr(
+        "lance_spark.table.indexes.build_index", lambda *values: definitions.append(values[-1])
+    )
     table.create_index(*arguments, config=BTree(), **named)
     return str(definitions[0].column)
 
@@ -37,13 +41,19 @@ def indexed_column(table: Table, monkeypatch: pytest.MonkeyPatch, *arguments: st
     ],
 )
 def test_the_column_is_the_first_argument_or_named(
-    arguments: tuple[str, ...], named: dict[str, str], column: str, table: Table, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...],
+    named: dict[str, str],
+    column: str,
+    table: Table,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert indexed_column(table, monkeypatch, *arguments, **named) == column
 
 
 @pytest.mark.parametrize("named", [{}, {"vector_column_name": "vector"}])
-def test_the_default_column_is_the_vector(named: dict[str, str], table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_column_is_the_vector(
+    named: dict[str, str], table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table.drop_columns(["L2"])
     assert indexed_column(table, monkeypatch, **named) == "vector"
 

@@ -53,7 +53,9 @@ def failed(db: Connection, log: Log, **options: Any) -> tuple[Table, BackfillJob
 @pytest.mark.guarantee("T25")
 def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(0, flag))
-    with flag_file(flag):  # the job cannot end inside this block, so a call that waited for the job would never return
+    with flag_file(
+        flag
+    ):  # the job cannot end inside this block, so a call that waited for the job would never return
         job = table.backfill_async("y")
         assert isinstance(job, Job)
         assert not job.done()
@@ -92,7 +94,12 @@ def test_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> None:
     version = table.version
     plan = table.plan_backfill("y", task_size=5)
     assert isinstance(plan, BackfillPlan)
-    assert (plan.total_rows_pending, plan.total_tasks, plan.fragments, plan.has_work) == (40, 8, 4, True)
+    assert (plan.total_rows_pending, plan.total_tasks, plan.fragments, plan.has_work) == (
+        40,
+        8,
+        4,
+        True,
+    )
     assert (log.rows(), table.version, table.list_jobs()) == ([], version, [])
     assert "40 of 40 rows" in plan.explain()
 
@@ -103,7 +110,10 @@ def test_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -> No
     for where in ("x < 15", None, "x % 7 = 0", None):
         plan = table.plan_backfill("y", where=where)
         result = table.backfill("y", where=where)
-        assert (plan.total_rows_pending, plan.fragments) == (result.rows_selected, result.fragments_total)
+        assert (plan.total_rows_pending, plan.fragments) == (
+            result.rows_selected,
+            result.fragments_total,
+        )
         assert plan.version == result.read_version
     assert not table.plan_backfill("y").has_work
 
@@ -140,7 +150,15 @@ def test_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> None:
     assert table.plan_backfill("y", task_size=5).total_tasks == 9
     assert table.plan_backfill("y", udf=log.doubling(factor=3)).udf_version != window.udf_version
     names = list(inspect.signature(Table.plan_backfill).parameters)
-    assert names[1:8] == ["col_name", "udf", "where", "read_version", "num_frags", "skip_frags", "task_size"]
+    assert names[1:8] == [
+        "col_name",
+        "udf",
+        "where",
+        "read_version",
+        "num_frags",
+        "skip_frags",
+        "task_size",
+    ]
 
 
 @pytest.mark.guarantee("T73")
@@ -167,7 +185,9 @@ def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -
         ref = DatasetRef.at(str(tmp_path / f"{attempt}.lance"))
         together = threading.Barrier(writers)
 
-        def append(number: int, ref: DatasetRef = ref, together: threading.Barrier = together) -> None:
+        def append(
+            number: int, ref: DatasetRef = ref, together: threading.Barrier = together
+        ) -> None:
             together.wait()
             rows = [{"error_id": str(number)}]
             append_rows(ref, ERRORS, pa.Table.from_pylist(rows, schema=ERRORS.schema))

@@ -65,29 +65,41 @@ def test_executors_that_lack_a_package_fail_the_job_at_once_with_the_cause_and_a
     table = make_table(db)
     table.add_columns({"n": length})
     bare = tmp_path / "bare-python"
-    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")  # no site-packages
+    bare.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii"
+    )  # no site-packages
     bare.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
     with pytest.raises(
-        lance_spark.BackfillIncompleteError, match="executors cannot run its task: ModuleNotFoundError: No module"
+        lance_spark.BackfillIncompleteError,
+        match="executors cannot run its task: ModuleNotFoundError: No module",
     ) as caught:
         table.backfill("n", task_size=10)
     assert "PYSPARK_PYTHON" in str(caught.value)
-    assert sum(record.name == scheduler.__name__ for record in caplog.records) == 1, "one Spark job, not four"
+    assert sum(record.name == scheduler.__name__ for record in caplog.records) == 1, (
+        "one Spark job, not four"
+    )
     (job,) = table.list_jobs()
     assert job.status == "FAILED"
     assert "ModuleNotFoundError: No module" in (job.message or "")
     errors = table.get_errors(job.job_id, "n", "ModuleNotFoundError")
-    assert sorted((error.fragment_id, error.row_address) for error in errors) == [(0, None), (1, None), (2, None)]
+    assert sorted((error.fragment_id, error.row_address) for error in errors) == [
+        (0, None),
+        (1, None),
+        (2, None),
+    ]
     assert all(
-        "No module named" in error.error_message and "Traceback" in (error.error_trace or "") for error in errors
+        "No module named" in error.error_message and "Traceback" in (error.error_trace or "")
+        for error in errors
     )
 
 
 def test_a_udf_that_executors_cannot_load_leaves_an_error_record(db: Connection):
     table = make_table(db)
     table.add_columns({"n": bound_to_this_process()})
-    with pytest.raises(lance_spark.BackfillIncompleteError, match=r"cannot be loaded on an executor.*only here"):
+    with pytest.raises(
+        lance_spark.BackfillIncompleteError, match=r"cannot be loaded on an executor.*only here"
+    ):
         table.backfill("n")
     recorded = {error.fragment_id: error.error_message for error in table.get_errors()}
     assert sorted(recorded) == [0, 1, 2]
@@ -107,11 +119,29 @@ OF_TASK = FRAMES + '  File "/x/lance_spark/dml/edits.py", line 3, in write\n    
 @pytest.mark.parametrize(
     ("frames", "last", "error_type", "message", "retryable"),
     [
-        (FRAMES, "ModuleNotFoundError: No module named 'x'", "ModuleNotFoundError", "No module named 'x'", False),
-        (FRAMES, "RuntimeError: first line\nsecond: the cause", "RuntimeError", "first line second: the cause", False),
+        (
+            FRAMES,
+            "ModuleNotFoundError: No module named 'x'",
+            "ModuleNotFoundError",
+            "No module named 'x'",
+            False,
+        ),
+        (
+            FRAMES,
+            "RuntimeError: first line\nsecond: the cause",
+            "RuntimeError",
+            "first line second: the cause",
+            False,
+        ),
         (FRAMES, "pickle.UnpicklingError: bad", "pickle.UnpicklingError", "bad", False),
         (FRAMES, "MemoryError", "MemoryError", "", True),
-        (FRAMES, "BlockingIOError: [Errno 11] no process", "BlockingIOError", "[Errno 11] no process", True),
+        (
+            FRAMES,
+            "BlockingIOError: [Errno 11] no process",
+            "BlockingIOError",
+            "[Errno 11] no process",
+            True,
+        ),
         (FRAMES, "SystemExit: 3", "SystemExit", "3", True),
         (OF_USER, "FileNotFoundError: [Errno 2] x", "FileNotFoundError", "[Errno 2] x", False),
         (OF_TASK, "OSError: the store is away", "OSError", "the store is away", True),
@@ -125,14 +155,21 @@ def test_the_cause_of_a_python_exception_is_its_last_lines_also_over_connect(
         f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {frames}{last}\n SQLSTATE: 38000"
     )
     failure = SparkFailure.of(ConnectPythonException(message=text))
-    assert (failure.error_type, failure.message, failure.retryable) == (error_type, message, retryable)
+    assert (failure.error_type, failure.message, failure.retryable) == (
+        error_type,
+        message,
+        retryable,
+    )
 
 
 def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     text = "Job aborted due to stage failure: Python worker exited unexpectedly (crashed).\n\tat org.apache.spark.X\n\tat y"
     failure = SparkFailure.of(ConnectSparkException(message=text))
     assert failure.retryable
-    assert failure.message == "Job aborted due to stage failure: Python worker exited unexpectedly (crashed)."
+    assert (
+        failure.message
+        == "Job aborted due to stage failure: Python worker exited unexpectedly (crashed)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,9 +177,15 @@ def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     [
         ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", False),
         ("[USER_RAISED_EXCEPTION] boo SQLSTATE: P0001", False),
-        ("[FAILED_EXECUTE_UDF] User defined function (`f`) failed. SQLSTATE: 39000\n\tat org.apache.spark.X", False),
+        (
+            "[FAILED_EXECUTE_UDF] User defined function (`f`) failed. SQLSTATE: 39000\n\tat org.apache.spark.X",
+            False,
+        ),
         ("[FAILED_READ_FILE.NO_HINT] Error while reading file x. SQLSTATE: KD001", True),
-        ("[INTERNAL_ERROR_NETWORK] x SQLSTATE: XX000\nCaused by: [DIVIDE_BY_ZERO] SQLSTATE: 22012", True),
+        (
+            "[INTERNAL_ERROR_NETWORK] x SQLSTATE: XX000\nCaused by: [DIVIDE_BY_ZERO] SQLSTATE: 22012",
+            True,
+        ),
         ("Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)", True),
     ],
 )
@@ -159,7 +202,9 @@ def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to
     prepared = prepare(table._ref, BackfillRequest(columns=("n",)), checkpoints=None)
     spec = replace(prepared.spec, threads=0)  # a runner refuses zero threads before the first range
     cluster = Scheduler(spark, spec, limit=None, description="")
-    answers = [answer for some in cluster.run(plan_tasks(prepared.work(), 10), 1.0) for answer in some]
+    answers = [
+        answer for some in cluster.run(plan_tasks(prepared.work(), 10), 1.0) for answer in some
+    ]
     assert sorted((answer.fragment_id, "threads=0" in answer.error) for answer in answers) == [
         (0, True),
         (1, True),

@@ -33,7 +33,9 @@ def nested(values: pa.Array[Any]) -> dict[str, pa.Array[Any]]:
 
 
 @pytest.mark.parametrize("kind", FAR)
-def test_a_value_beyond_python_is_itself_or_an_error_with_column_and_row(db: Connection, kind: str) -> None:
+def test_a_value_beyond_python_is_itself_or_an_error_with_column_and_row(
+    db: Connection, kind: str
+) -> None:
     columns = nested(FAR[kind])
     data = pa.table({"id": [1, 2, 3], **columns})
     table = db.create_table("t", data, data_storage_version="2.2")
@@ -47,11 +49,16 @@ def test_a_value_beyond_python_is_itself_or_an_error_with_column_and_row(db: Con
             number = table.to_pandas([name])[name].iloc[2]
             unit = "s" if kind == "duration" else "us"
             exact = number[0] if name == "list" else number.to_numpy()
-            assert exact.astype(f"{exact.dtype.kind}8[{unit}]").astype("int64") == FAR[kind].cast(pa.int64())[2].as_py()
+            assert (
+                exact.astype(f"{exact.dtype.kind}8[{unit}]").astype("int64")
+                == FAR[kind].cast(pa.int64())[2].as_py()
+            )
         else:
             reads["to_pandas"] = lambda name=name: table.to_pandas(["id", name])
             reads["search"] = lambda name=name: table.search(None).select(["id", name]).to_pandas()
         for read in reads.values():
-            with pytest.raises(ValueConversionError, match=r"row 2 of the result.*to_arrow\(\)") as caught:
+            with pytest.raises(
+                ValueConversionError, match=r"row 2 of the result.*to_arrow\(\)"
+            ) as caught:
                 read()
             assert (caught.value.column, caught.value.row) == (name, 2)

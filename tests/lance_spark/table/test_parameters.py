@@ -63,7 +63,9 @@ def run(table: Table, method: str, *args: Any, **options: Any) -> BackfillJobRes
     return job.result(60)
 
 
-both = pytest.mark.parametrize("method", ["backfill", pytest.param("backfill_async", marks=pytest.mark.long)])
+both = pytest.mark.parametrize(
+    "method", ["backfill", pytest.param("backfill_async", marks=pytest.mark.long)]
+)
 
 
 def keywords(method: str) -> dict[str, Any]:
@@ -90,19 +92,27 @@ def test_a_signature_shows_the_fields_of_the_request_class(method: str) -> None:
     own, *parameters = inspect.signature(getattr(Table, method)).parameters.values()
     assert own.name == "self"
     defaults = {
-        field.name: inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        field.name: inspect.Parameter.empty
+        if field.default is dataclasses.MISSING
+        else field.default
         for field in request
     }
     assert {parameter.name: parameter.default for parameter in parameters} == defaults
-    assert all(parameter.name in pydoc.render_doc(getattr(Table, method)) for parameter in parameters)
+    assert all(
+        parameter.name in pydoc.render_doc(getattr(Table, method)) for parameter in parameters
+    )
 
 
 def test_methods_with_parameters_of_their_own_have_the_defaults_of_the_request_class() -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(BackfillRequest)}
     for method in (Table.plan_backfill, Table.watch):
-        shared = [one for one in inspect.signature(method).parameters.values() if one.name in defaults]
+        shared = [
+            one for one in inspect.signature(method).parameters.values() if one.name in defaults
+        ]
         assert shared
-        assert {one.name: one.default for one in shared} == {one.name: defaults[one.name] for one in shared}
+        assert {one.name: one.default for one in shared} == {
+            one.name: defaults[one.name] for one in shared
+        }
 
 
 @pytest.mark.parametrize("method", ["backfill", "load_columns", "refresh"])
@@ -114,7 +124,9 @@ def test_the_docstring_describes_each_parameter(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", REQUESTS)
-def test_an_unknown_parameter_is_an_error_with_its_name(method: str, db: Connection, log: Log) -> None:
+def test_an_unknown_parameter_is_an_error_with_its_name(
+    method: str, db: Connection, log: Log
+) -> None:
     table = with_column(db, log.doubling())
     with pytest.raises(TypeError, match=rf"^\w+\.{method}\(\) .*'colour'"):
         getattr(table, method)(colour="blue")
@@ -149,7 +161,9 @@ def test_several_independent_columns_are_refused(db: Connection, log: Log, metho
 
 @pytest.mark.guarantee("T29")
 @both
-def test_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log: Log, method: str) -> None:
+def test_a_list_of_all_siblings_of_one_udf_is_one_target(
+    db: Connection, log: Log, method: str
+) -> None:
     class Pair(NamedTuple):
         once: int
         twice: int
@@ -176,7 +190,9 @@ def test_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, metho
 
 @pytest.mark.guarantee("T31")
 @both
-def test_without_a_filter_only_rows_without_a_value_are_computed(db: Connection, log: Log, method: str) -> None:
+def test_without_a_filter_only_rows_without_a_value_are_computed(
+    db: Connection, log: Log, method: str
+) -> None:
     table = with_column(db, log.doubling())
     run(table, method, "y", where="x % 2 = 0")
     assert log.take() == list(range(0, 40, 2))
@@ -208,14 +224,18 @@ def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log
 
 
 @pytest.mark.guarantee("T31")
-def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
+def test_a_value_that_another_writer_removed_is_put_back_without_a_call(
+    db: Connection, log: Log
+) -> None:
     """The input is unchanged and the row has not moved, so the computed value still serves."""
     table = make(db, id=lambda x: x)
     table.add_columns({"y": log.doubling()})
     table.backfill("y")
     log.take()
     source = pa.table({"id": [3, 4], "y": pa.array([None, None], pa.int64())})
-    table.to_lance().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    table.to_lance().merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
     assert table.count_rows("y is null") == 2
     assert table.backfill("y").rows_from_checkpoint == 2
     assert log.take() == []
@@ -224,7 +244,9 @@ def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Conn
 
 @pytest.mark.guarantee("T32")
 @both
-def test_a_filter_that_is_always_true_computes_all_again(db: Connection, log: Log, method: str) -> None:
+def test_a_filter_that_is_always_true_computes_all_again(
+    db: Connection, log: Log, method: str
+) -> None:
     table = with_column(db, log.doubling())
     for _ in range(2):
         run(table, method, "y", where="1=1")
@@ -241,7 +263,9 @@ def test_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) -> Non
 
 
 @pytest.mark.guarantee("T35")
-def test_the_environment_decides_about_the_check(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_decides_about_the_check(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.raises(ResourcesUnavailableError):
         table.backfill("y")
@@ -253,7 +277,9 @@ def test_the_environment_decides_about_the_check(db: Connection, log: Log, monke
 
 @pytest.mark.guarantee("T36")
 @both
-def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(db: Connection, log: Log, method: str) -> None:
+def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(
+    db: Connection, log: Log, method: str
+) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.raises(ResourcesUnavailableError, match=r"1 GPU.*_admission_check=False"):
         run(table, method, "y", _admission_strict=True)
@@ -271,7 +297,9 @@ def test_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> 
 
 
 @pytest.mark.guarantee("T38")
-def test_the_environment_decides_about_strictness(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_decides_about_strictness(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__STRICT", "false")
     with pytest.warns(UserWarning, match="1 GPU"):
@@ -306,7 +334,12 @@ OURS: dict[str, object] = {
 
 @pytest.mark.guarantee("T50")
 def test_every_parameter_of_backfill_is_an_explicit_keyword() -> None:
-    assert keywords("backfill") == {**DOCUMENTED, **OURS, "refresh_status_secs": 2.0, "timeout": None}
+    assert keywords("backfill") == {
+        **DOCUMENTED,
+        **OURS,
+        "refresh_status_secs": 2.0,
+        "timeout": None,
+    }
 
 
 @pytest.mark.guarantee("T51")
@@ -346,7 +379,9 @@ def make_more(table: Table, first: int, last: int) -> None:
 @both
 def test_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
-    with pytest.raises(OptionError, match=r"task_shuffle_diversity.*any free slot takes the next range"):
+    with pytest.raises(
+        OptionError, match=r"task_shuffle_diversity.*any free slot takes the next range"
+    ):
         run(table, method, "y", task_shuffle_diversity=8)
     assert log.rows() == []
 
@@ -360,7 +395,9 @@ def test_a_task_has_so_many_rows(db: Connection, log: Log) -> None:
 
 
 @pytest.mark.guarantee("T61")
-def test_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(db: Connection, log: Log) -> None:
+def test_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(
+    db: Connection, log: Log
+) -> None:
     table = with_column(db, log.doubling(), rows=60, fragments=6)
     assert table.plan_backfill("y", task_size=30).total_tasks == 2
     table.backfill("y", task_size=30)
@@ -373,7 +410,9 @@ def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log)
     assert table.plan_backfill("y", concurrency=2).total_tasks == 4
     table.backfill("y", concurrency=2)
     assert log.take() == [20] * 4, "two workers, half of 40 rows each"
-    assert table.plan_backfill("y", where="1=1", concurrency=1).total_tasks == 1, "a single worker shares with none"
+    assert table.plan_backfill("y", where="1=1", concurrency=1).total_tasks == 1, (
+        "a single worker shares with none"
+    )
 
 
 @pytest.mark.guarantee("T64")
@@ -429,7 +468,9 @@ def test_processes_times_threads_bounds_the_calls_at_once(db: Connection, log: L
         ("job_id", ""),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_refused_by_name(db: Connection, log: Log, option: str, value: Any) -> None:
+def test_a_value_that_cannot_be_meant_is_refused_by_name(
+    db: Connection, log: Log, option: str, value: Any
+) -> None:
     table = make(db)
     table.add_columns({"y": log.doubling()})
     with pytest.raises(OptionError, match=option):

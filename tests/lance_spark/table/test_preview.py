@@ -28,7 +28,13 @@ def image(size: int, kind: str) -> bytes:
 def table(db: Connection) -> Table:
     blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     schema = pa.schema(
-        [("id", pa.int64()), ("picture", pa.binary()), blob, ("v", pa.list_(pa.float32(), 300)), ("text", pa.string())]
+        [
+            ("id", pa.int64()),
+            ("picture", pa.binary()),
+            blob,
+            ("v", pa.list_(pa.float32(), 300)),
+            ("text", pa.string()),
+        ]
     )
     new_table = db.create_table("t", schema=schema)
     new_table.add(
@@ -57,7 +63,11 @@ def test_images_and_vectors_are_pictures(table: Table):
     assert len(rows) == 10 and [row[0] for row in rows] == [str(i) for i in range(10)]
     for row in rows[:2]:
         assert row[1].startswith('<img src="data:image/png;base64,')
-    assert rows[2][1] == "&lt;8 bytes&gt;" and rows[0][2].startswith("<img src=") and rows[1][2] == "None"
+    assert (
+        rows[2][1] == "&lt;8 bytes&gt;"
+        and rows[0][2].startswith("<img src=")
+        and rows[1][2] == "None"
+    )
     assert rows[2][2] == "&lt;5,242,880 bytes&gt;"  # too large to be read
     assert rows[0][3] == "None" and len(page) < 1_000_000
     curve = ET.fromstring(rows[1][3])
@@ -66,16 +76,26 @@ def test_images_and_vectors_are_pictures(table: Table):
     assert rows[0][4] == "&lt;b&gt;bold&lt;/b&gt;"
 
 
-def test_without_pillow_small_images_are_shown_as_they_are(table: Table, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(preview, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+def test_without_pillow_small_images_are_shown_as_they_are(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(
+        preview, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name))
+    )
     rows = cells(table.preview(2, ["picture", "blob"])._repr_html_())
     assert rows[0][0].endswith("bytes&gt;")  # 270 KiB of noise
-    assert rows[1][0].startswith('<img src="data:image/jpeg;base64,') and rows[0][1].startswith("<img")
+    assert rows[1][0].startswith('<img src="data:image/jpeg;base64,') and rows[0][1].startswith(
+        "<img"
+    )
 
 
 def test_on_a_terminal_it_is_text(table: Table):
     lines = repr(table.preview(3, ["id", "picture", "text"])).splitlines()
-    assert lines[0] == f"t, version {table.version}" and lines[1].split() == ["id", "picture", "text"]
+    assert lines[0] == f"t, version {table.version}" and lines[1].split() == [
+        "id",
+        "picture",
+        "text",
+    ]
     assert lines[4] == "2   <8 bytes>        <b>bold</b>"
 
 
@@ -92,7 +112,9 @@ def test_arguments_of_a_wrong_preview_are_refused(table: Table, tmp_path: Path):
 
 def test_a_date_that_python_has_no_object_for_is_shown_as_a_number(db: Connection) -> None:
     days = pa.array([3_663_500, 1], pa.int32()).cast(pa.date32())
-    far = db.create_table("far", pa.table({"day": days, "days": pa.StructArray.from_arrays([days], ["day"])}))
+    far = db.create_table(
+        "far", pa.table({"day": days, "days": pa.StructArray.from_arrays([days], ["day"])})
+    )
     for text in (str(far.preview()), far.preview()._repr_html_(), far._repr_html_()):
         assert "3663500 (date32[day])" in text and "? (struct&lt;" in text.replace("<", "&lt;")
         assert "1970-01-02" in text

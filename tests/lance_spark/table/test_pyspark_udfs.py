@@ -58,7 +58,10 @@ COLUMNS: dict[str, tuple[pa.DataType, Any]] = {
     "map_of_stamps": (pa.map_(pa.string(), pa.timestamp("us", "UTC")), [("a", MOMENT)]),
     "struct": (_STRUCT, {"x": 1.5, "t": MOMENT}),
     "structs": (pa.list_(_STRUCT), [{"x": 1.5, "t": MOMENT}]),
-    "nested": (pa.struct([("m", pa.map_(pa.string(), _STRUCT))]), {"m": [("k", {"x": None, "t": MOMENT})]}),
+    "nested": (
+        pa.struct([("m", pa.map_(pa.string(), _STRUCT))]),
+        {"m": [("k", {"x": None, "t": MOMENT})]},
+    ),
 }
 """Columns of the table: a type, and the value of the first of two rows; the second row is NULL."""
 
@@ -80,7 +83,9 @@ def shown_frame(frame: pd.DataFrame) -> pd.Series:
 
 
 def shown_array(values: pa.Array) -> pa.Array:
-    kind = str(values.type).replace(" not null", "").replace("<item:", "<element:")  # names of items are free
+    kind = (
+        str(values.type).replace(" not null", "").replace("<item:", "<element:")
+    )  # names of items are free
     return pa.array([f"{kind} {value}" for value in values])
 
 
@@ -88,7 +93,11 @@ def input_shapes() -> Iterator[Shape]:
     for column, (kind, _) in COLUMNS.items():
         yield f"row_{column}", spark_udf(describe, "string", useArrow=False), column
         yield f"arrow_row_{column}", spark_udf(describe, "string", useArrow=True), column
-        yield f"pandas_{column}", _shown_frame() if pa.types.is_struct(kind) else _shown_series(), column
+        yield (
+            f"pandas_{column}",
+            _shown_frame() if pa.types.is_struct(kind) else _shown_series(),
+            column,
+        )
         yield f"arrow_{column}", _arrow_udf(shown_array), column
 
 
@@ -198,12 +207,31 @@ REFUSED = {
     *(f"pandas_{column}" for column in ("stamps", "map_of_stamps", "structs", "nested")),
     *(f"pandas_{column}_back" for column in ("stamps", "map_of_stamps", "structs")),
 }
-SAMPLE = ("row_stamp", "arrow_row_nested", "row_map", "row_uint64", "pandas_int64", "pandas_struct", "arrow_stamp")
-SAMPLE_BACK = ("row_struct_back_False", "row_stamps_back_True", "later", "dict", "day", "hours", "minutes", "frame")
+SAMPLE = (
+    "row_stamp",
+    "arrow_row_nested",
+    "row_map",
+    "row_uint64",
+    "pandas_int64",
+    "pandas_struct",
+    "arrow_stamp",
+)
+SAMPLE_BACK = (
+    "row_struct_back_False",
+    "row_stamps_back_True",
+    "later",
+    "dict",
+    "day",
+    "hours",
+    "minutes",
+    "frame",
+)
 
 
 def shapes(names: Sequence[str] = ()) -> list[Shape]:
-    return [shape for shape in [*input_shapes(), *output_shapes()] if not names or shape[0] in names]
+    return [
+        shape for shape in [*input_shapes(), *output_shapes()] if not names or shape[0] in names
+    ]
 
 
 @pytest.fixture
@@ -224,7 +252,9 @@ def zone(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[str]:
     spark.conf.set(ZONE, before)
 
 
-def select(spark: SparkSession, table: Table, chosen: list[Shape], folder: Path) -> dict[str, list[object]]:
+def select(
+    spark: SparkSession, table: Table, chosen: list[Shape], folder: Path
+) -> dict[str, list[object]]:
     """Returns the values of `df.select`, by the name of the shape."""
     expected: dict[str, list[object]] = {}
     by_kind = sorted(chosen, key=lambda shape: shape[1].evalType)  # type: ignore[attr-defined]
@@ -258,11 +288,15 @@ def check(spark: SparkSession, table: Table, chosen: list[Shape], folder: Path) 
     expected = select(spark, table, chosen, folder)
     spark.conf.set(ZONE, "Asia/Tokyo")  # the zone of a later session
     with inline_tasks():
-        jobs: Connection = lance_spark.connect(table.uri.rpartition("/")[0], NoSpark(), progress=False)  # type: ignore[arg-type]
+        jobs: Connection = lance_spark.connect(
+            table.uri.rpartition("/")[0], NoSpark(), progress=False
+        )  # type: ignore[arg-type]
         for name, _, _ in chosen:
             jobs.open_table("t").backfill(name, task_size=2, checkpoint_size=2)  # one batch
     values = table.to_arrow().sort_by("id")
-    assert {name: values[name].to_pylist() for name, _, _ in chosen} == {n: expected[n] for n, _, _ in chosen}
+    assert {name: values[name].to_pylist() for name, _, _ in chosen} == {
+        n: expected[n] for n, _, _ in chosen
+    }
 
 
 @pytest.mark.long
@@ -282,7 +316,9 @@ def test_a_sample_of_shapes_has_the_values_of_a_select(
     check(spark, table, shapes((*SAMPLE, *SAMPLE_BACK)), tmp_path)
 
 
-def test_a_version_that_an_earlier_release_stored_is_kept_where_its_values_were_those_of_spark() -> None:
+def test_a_version_that_an_earlier_release_stored_is_kept_where_its_values_were_those_of_spark() -> (
+    None
+):
     def double(values: pd.Series) -> pd.Series:
         return values * 2
 

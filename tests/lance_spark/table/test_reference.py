@@ -44,7 +44,9 @@ def test_secrets_stay_where_they_are():
     reference = TableReference(uri="s3://bucket/t.lance", name="t", storage_options=options)
     assert dict(reference.storage_options) == {"aws_endpoint": "http://here", "region": "eu"}
     assert (
-        b"hidden" not in pickle.dumps(reference) and "hidden" not in repr(reference) and "AKIA" not in repr(reference)
+        b"hidden" not in pickle.dumps(reference)
+        and "hidden" not in repr(reference)
+        and "AKIA" not in repr(reference)
     )
     db = reference.open_db({"aws_secret_access_key": "hidden"})
     assert db.uri == "s3://bucket" and db.storage_options["aws_secret_access_key"] == "hidden"
@@ -52,7 +54,9 @@ def test_secrets_stay_where_they_are():
 
 @pytest.mark.guarantee("U11")
 def test_system_tables_and_checkpoints_are_found(tmp_path: Path, jobs: Any, call_log: CallLog):
-    db = Connection(str(tmp_path / "db"), jobs, {}, checkpoint=str(tmp_path / "kept"), progress=False)
+    db = Connection(
+        str(tmp_path / "db"), jobs, {}, checkpoint=str(tmp_path / "kept"), progress=False
+    )
     table = make_table(db)
     table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
@@ -71,7 +75,8 @@ def test_what_has_no_counterpart_is_refused_by_name(table: Table):
     reference = table.get_reference()
     for name in ("namespace_client_properties", "namespace_client_pushdown_operations"):
         with pytest.raises(
-            UnsupportedOperationError, match=r"no properties of a namespace.*open\(namespace_client_properties"
+            UnsupportedOperationError,
+            match=r"no properties of a namespace.*open\(namespace_client_properties",
         ):
             getattr(reference, name)
     with pytest.raises(UnsupportedOperationError, match=r"open_db\(\) in a thread"):

@@ -42,7 +42,8 @@ def ready(table: Table, call_log: CallLog) -> Table:
 def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails at the start of a job."""
     monkeypatch.setattr(
-        "lance_spark.backfill.driver.job.BackfillJob.run", lambda self: pytest.fail("a job was started")
+        "lance_spark.backfill.driver.job.BackfillJob.run",
+        lambda self: pytest.fail("a job was started"),
     )
 
 
@@ -79,21 +80,35 @@ WRONG_VALUES: dict[str, list[object]] = {
 
 @pytest.mark.parametrize("parameter", WRONG_VALUES)
 @pytest.mark.usefixtures("no_jobs")
-def test_a_wrong_value_of_a_parameter_is_an_option_error_that_names_it(ready: Table, parameter: str):
+def test_a_wrong_value_of_a_parameter_is_an_option_error_that_names_it(
+    ready: Table, parameter: str
+):
     for value in WRONG_VALUES[parameter]:
         for act in (ready.backfill, ready.backfill_async):
-            error = check_refused(partial(act, "double", **{parameter: value}), OptionError, parameter)
-            assert isinstance(error, ValueError) and isinstance(error, OptionError) and error.option == parameter
+            error = check_refused(
+                partial(act, "double", **{parameter: value}), OptionError, parameter
+            )
+            assert (
+                isinstance(error, ValueError)
+                and isinstance(error, OptionError)
+                and error.option == parameter
+            )
     assert ready.version == 4 and ready.list_jobs() == []
 
 
-@pytest.mark.parametrize("parameter", ["num_frags", "skip_frags", "task_size", "concurrency", "read_version", "where"])
+@pytest.mark.parametrize(
+    "parameter", ["num_frags", "skip_frags", "task_size", "concurrency", "read_version", "where"]
+)
 def test_a_plan_takes_no_wrong_values_either(ready: Table, parameter: str):
     for value in WRONG_VALUES[parameter]:
-        check_refused(partial(ready.plan_backfill, "double", **{parameter: value}), OptionError, parameter)
+        check_refused(
+            partial(ready.plan_backfill, "double", **{parameter: value}), OptionError, parameter
+        )
 
 
-@pytest.mark.parametrize("columns", ["", [], [""], [3], ["double", "double"], None, 3, ("double", 3)])
+@pytest.mark.parametrize(
+    "columns", ["", [], [""], [3], ["double", "double"], None, 3, ("double", 3)]
+)
 @pytest.mark.usefixtures("no_jobs")
 def test_targets_that_name_no_column_are_refused(ready: Table, columns: object):
     check_refused(lambda: ready.backfill(columns), OptionError, "columns")  # type: ignore[arg-type]
@@ -111,8 +126,13 @@ def test_bounds_that_contradict_each_other_are_refused(ready: Table):
 @pytest.mark.guarantee("T57")
 @pytest.mark.usefixtures("no_jobs")
 def test_the_old_name_of_the_checkpoint_size_warns_and_excludes_the_new_one(ready: Table):
-    check_refused(lambda: ready.backfill("double", batch_size=5, checkpoint_size=5), OptionError, "batch_size")
-    with pytest.warns(DeprecationWarning, match="checkpoint_size") as caught, pytest.raises(OptionError, match="size"):
+    check_refused(
+        lambda: ready.backfill("double", batch_size=5, checkpoint_size=5), OptionError, "batch_size"
+    )
+    with (
+        pytest.warns(DeprecationWarning, match="checkpoint_size") as caught,
+        pytest.raises(OptionError, match="size"),
+    ):
         ready.backfill("double", batch_size=-5)
     assert caught[0].filename == __file__, "the warning does not point at the caller"
 
@@ -130,7 +150,17 @@ def test_unknown_keywords_are_errors_and_not_ignored(ready: Table):
 
 
 @pytest.mark.parametrize(
-    "where", ["nope = 1", "id >", "id = 'many' AND", "id", "unknown_function(id) = 1", "1 = 1; x", ")(", "id IN ()"]
+    "where",
+    [
+        "nope = 1",
+        "id >",
+        "id = 'many' AND",
+        "id",
+        "unknown_function(id) = 1",
+        "1 = 1; x",
+        ")(",
+        "id IN ()",
+    ],
 )
 @pytest.mark.usefixtures("no_jobs")
 def test_a_wrong_filter_is_found_at_once(ready: Table, where: str):
@@ -143,14 +173,18 @@ def test_a_wrong_filter_is_found_at_once(ready: Table, where: str):
 @pytest.mark.parametrize("where", ["rlike(text, 'x')", "bround(id) = 1"])
 @pytest.mark.usefixtures("no_jobs")
 def test_a_function_that_only_spark_knows_gets_a_hint(ready: Table, where: str):
-    assert "Spark" in str(check_refused(lambda: ready.backfill("double", where=where), FilterError, "filter"))
+    assert "Spark" in str(
+        check_refused(lambda: ready.backfill("double", where=where), FilterError, "filter")
+    )
 
 
 @pytest.mark.usefixtures("no_jobs")
 def test_columns_that_cannot_be_filled_are_named(ready: Table):
     check_refused(lambda: ready.backfill("nope"), ColumnNotFoundError, r"'nope'.*add_columns")
     check_refused(
-        lambda: ready.backfill("text"), RegistrationError, r"no UDF is registered for column 'text'.*alter_columns"
+        lambda: ready.backfill("text"),
+        RegistrationError,
+        r"no UDF is registered for column 'text'.*alter_columns",
     )
     check_refused(lambda: ready.backfill("double.x"), UnsupportedOperationError, "struct")
     check_refused(lambda: ready.backfill("double", read_version=99), VersionNotFoundError, "99")
@@ -167,7 +201,9 @@ def of_type(kind: pa.DataType, name: str = "other") -> UDF:
 
 @pytest.mark.usefixtures("no_jobs")
 def test_a_udf_that_does_not_fit_the_column_is_refused(ready: Table):
-    check_refused(lambda: ready.backfill("double", udf=of_type(pa.int32())), RegistrationError, "int32.*int64")
+    check_refused(
+        lambda: ready.backfill("double", udf=of_type(pa.int32())), RegistrationError, "int32.*int64"
+    )
     check_refused(lambda: ready.backfill("double", udf=42), (OptionError, RegistrationError), "udf")  # type: ignore[arg-type]
 
     @udf
@@ -201,11 +237,19 @@ WISHES = [{"num_gpus": 1}, {"num_cpus": 64}, {"memory": 1 << 60}]
 
 @pytest.mark.parametrize("wishes", WISHES, ids=str)
 @pytest.mark.usefixtures("no_jobs")
-def test_more_than_the_cluster_can_ever_give_is_an_error_before_a_job_starts(table: Table, wishes: dict[str, float]):
+def test_more_than_the_cluster_can_ever_give_is_an_error_before_a_job_starts(
+    table: Table, wishes: dict[str, float]
+):
     table.add_columns({"x": demanding(**wishes)})
-    error = check_refused(lambda: table.backfill("x"), ResourcesUnavailableError, "No job was started")
+    error = check_refused(
+        lambda: table.backfill("x"), ResourcesUnavailableError, "No job was started"
+    )
     assert "_admission_check=False" in str(error) and "big" in str(error)
-    check_refused(lambda: table.backfill_async("x", _admission_strict=True), ResourcesUnavailableError, "asks for")
+    check_refused(
+        lambda: table.backfill_async("x", _admission_strict=True),
+        ResourcesUnavailableError,
+        "asks for",
+    )
     assert table.list_jobs() == [] and table.plan_backfill("x").total_rows_pending == 30
 
 
@@ -221,10 +265,14 @@ def test_without_the_check_the_job_runs_without_a_warning(table: Table):
 
 
 @pytest.mark.parametrize("value", ["false", "0", "No"])
-def test_the_environment_can_turn_the_check_off(table: Table, monkeypatch: pytest.MonkeyPatch, value: str):
+def test_the_environment_can_turn_the_check_off(
+    table: Table, monkeypatch: pytest.MonkeyPatch, value: str
+):
     table.add_columns({"x": demanding(num_gpus=1)})
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__CHECK", value)
-    check_refused(lambda: table.backfill("x", _admission_check=True), ResourcesUnavailableError, "GPUs")
+    check_refused(
+        lambda: table.backfill("x", _admission_check=True), ResourcesUnavailableError, "GPUs"
+    )
     assert table.backfill("x").rows_computed == 30
 
 
@@ -235,9 +283,13 @@ def test_the_environment_can_make_it_a_warning(table: Table, monkeypatch: pytest
         assert table.backfill("x").rows_computed == 30
 
 
-@pytest.mark.parametrize("variable", ["LANCE_SPARK_ADMISSION__CHECK", "LANCE_SPARK_ADMISSION__STRICT"])
+@pytest.mark.parametrize(
+    "variable", ["LANCE_SPARK_ADMISSION__CHECK", "LANCE_SPARK_ADMISSION__STRICT"]
+)
 @pytest.mark.usefixtures("no_jobs")
-def test_a_variable_that_says_neither_is_refused(ready: Table, monkeypatch: pytest.MonkeyPatch, variable: str):
+def test_a_variable_that_says_neither_is_refused(
+    ready: Table, monkeypatch: pytest.MonkeyPatch, variable: str
+):
     monkeypatch.setenv(variable, "maybe")
     check_refused(lambda: ready.backfill("double"), OptionError, variable)
     with pytest.raises(OptionError, match=variable):
@@ -250,7 +302,9 @@ def test_a_blob_buffer_of_the_environment_that_is_no_number_is_refused(
     ready: Table, monkeypatch: pytest.MonkeyPatch, value: str
 ):
     monkeypatch.setenv("LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE", value)
-    check_refused(lambda: ready.backfill("double"), OptionError, "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE")
+    check_refused(
+        lambda: ready.backfill("double"), OptionError, "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE"
+    )
 
 
 # Nothing to do
@@ -266,7 +320,12 @@ def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, call_log
         began = time.perf_counter()
         result = ready.backfill("double", where=where)
         assert time.perf_counter() - began < QUICK_S
-        assert (result.status, result.rows_computed, result.rows_selected, result.versions) == ("DONE", 0, 0, ())
+        assert (result.status, result.rows_computed, result.rows_selected, result.versions) == (
+            "DONE",
+            0,
+            0,
+            (),
+        )
         assert result.fragments_total == 0 and result.completed_at is not None
     assert ready.version == version and call_log.take() == [] and len(ready.list_jobs()) == jobs
     assert sorted(str(path) for path in Path(ready.uri, "data").iterdir()) == files
@@ -274,18 +333,24 @@ def test_nothing_to_do_takes_no_time_and_makes_no_version(ready: Table, call_log
 
 def test_a_window_past_the_end_is_nothing_to_do(ready: Table):
     assert ready.backfill("double", skip_frags=3).status == "DONE"
-    assert ready.backfill("double", skip_frags=100, num_frags=5).rows_computed == 0 and ready.version == 4
+    assert (
+        ready.backfill("double", skip_frags=100, num_frags=5).rows_computed == 0
+        and ready.version == 4
+    )
 
 
 def test_an_unknown_job_is_an_error(ready: Table):
     check_refused(lambda: ready.get_job("nope"), JobNotFoundError, "'nope'")
     check_refused(lambda: ready.get_job("it's"), JobNotFoundError, "it's")
-    check_refused(lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'")
+    check_refused(
+        lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'"
+    )
     assert ready.list_jobs() == [] and ready.get_errors("nope") == []
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (1.0, "1 row"), (0.5, "0.5 rows"), (2000, "2,000 rows")]
+    ("count", "text"),
+    [(0, "0 rows"), (1, "1 row"), (1.0, "1 row"), (0.5, "0.5 rows"), (2000, "2,000 rows")],
 )
 def test_counts_in_messages_are_of_one_or_of_many(count: float, text: str):
     assert counted(count, "row") == text

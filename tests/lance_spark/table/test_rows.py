@@ -39,9 +39,15 @@ def test_rows_are_counted_with_and_without_a_filter(table: Table):
     assert table.count_rows() == 30 and table.count_rows("id >= 10 AND text LIKE 'word 1%'") == 10
 
 
-@pytest.mark.parametrize("filter", ["nope = 1", "id >", "unknown_function(id) = 1", "id = 1; DROP TABLE x", "id"])
+@pytest.mark.parametrize(
+    "filter", ["nope = 1", "id >", "unknown_function(id) = 1", "id = 1; DROP TABLE x", "id"]
+)
 def test_a_filter_that_is_none_is_an_error_of_its_own_kind_everywhere(table: Table, filter: str):
-    for read in (table.count_rows, lambda f: table.to_arrow(filter=f), lambda f: table.to_pandas(filter=f)):
+    for read in (
+        table.count_rows,
+        lambda f: table.to_arrow(filter=f),
+        lambda f: table.to_pandas(filter=f),
+    ):
         with pytest.raises(FilterError) as error:
             read(filter)
         assert filter in str(error.value)
@@ -64,7 +70,11 @@ def test_rows_come_as_arrow_and_pandas_with_columns_and_a_filter(table: Table):
     assert table.to_arrow().num_rows == 30
     assert table.to_arrow(["text"], "id = 7").to_pylist() == [{"text": "word 7"}]
     frame = table.to_pandas(["id"], "id < 3")
-    assert isinstance(frame, pd.DataFrame) and frame["id"].tolist() == [0, 1, 2] and list(frame.columns) == ["id"]
+    assert (
+        isinstance(frame, pd.DataFrame)
+        and frame["id"].tolist() == [0, 1, 2]
+        and list(frame.columns) == ["id"]
+    )
     assert isinstance(table.to_lance(), lance.LanceDataset)
 
 
@@ -78,7 +88,10 @@ def test_a_column_that_is_not_there_is_named(table: Table):
 
 def test_a_spark_dataframe_has_the_columns_and_rows_that_were_asked_for(table: Table):
     frame = table.to_spark(["text"], "id < 2")
-    assert sorted(row.text for row in frame.collect()) == ["word 0", "word 1"] and frame.columns == ["text"]
+    assert sorted(row.text for row in frame.collect()) == [
+        "word 0",
+        "word 1",
+    ] and frame.columns == ["text"]
     assert table.to_spark(["text", "id"]).columns == ["text", "id"]
 
 
@@ -86,7 +99,11 @@ def test_a_spark_dataframe_stays_at_its_version(table: Table):
     frame = table.to_spark()
     assert table.to_spark(version=2).count() == 20
     table.add([{"id": 30, "text": "x"}])
-    assert frame.count() == 30 and table.to_spark().count() == 31 and table.to_spark(version=3).count() == 30
+    assert (
+        frame.count() == 30
+        and table.to_spark().count() == 31
+        and table.to_spark(version=3).count() == 30
+    )
     with pytest.raises((LanceSparkError, PySparkException), match="99"):
         table.to_spark(version=99).count()
 
@@ -152,7 +169,9 @@ def test_an_unknown_mode_of_adding_is_refused(table: Table):
 
 
 @pytest.mark.parametrize("form", ["spark", "table", "pandas", "dicts"])
-def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(table: Table, spark: SparkSession, form: str):
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(
+    table: Table, spark: SparkSession, form: str
+):
     make: dict[str, Callable[[], object]] = {
         "spark": lambda: spark.createDataFrame([(1, "x")], "id bigint, other string"),
         "table": lambda: pa.table({"id": [1], "other": ["x"]}),
@@ -171,15 +190,22 @@ def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
     table.add(pa.table({"id": [3], "b": pa.array([b"three"], pa.binary())}))
     table.add({"b": [b"four"]})
     blobs = table.to_lance().take_blobs("b", indices=[0, 2, 3])
-    assert [blob_file.read() for blob_file in blobs] == [b"one", b"three", b"four"] and table.count_rows(
-        "id IS NULL"
-    ) == 1
+    assert [blob_file.read() for blob_file in blobs] == [
+        b"one",
+        b"three",
+        b"four",
+    ] and table.count_rows("id IS NULL") == 1
     # Their positions, or on request their contents.
     assert pa.types.is_struct(table.to_arrow().schema.field("b").type)
     for some in (table.to_arrow, table.head):
         assert some(blob_handling="bytes")["b"].to_pylist() == [b"one", None, b"three", b"four"]  # type: ignore[operator]
     assert table.to_arrow(["b"], "id = 3", blob_handling="bytes").to_pylist() == [{"b": b"three"}]
-    assert table.to_pandas(["b"], blob_handling="bytes")["b"].tolist() == [b"one", None, b"three", b"four"]
+    assert table.to_pandas(["b"], blob_handling="bytes")["b"].tolist() == [
+        b"one",
+        None,
+        b"three",
+        b"four",
+    ]
     with pytest.raises(OptionError, match="blob_handling"):
         table.to_arrow(blob_handling="text")  # type: ignore[arg-type]
 
@@ -211,15 +237,26 @@ def test_rows_of_another_type_are_refused_and_nothing_is_written(table: Table):
 
 def test_python_values_get_the_types_of_the_tables_columns(db: Connection):
     schema = pa.schema(
-        [("id", pa.int16()), ("v", pa.list_(pa.float32(), 2)), ("d", pa.decimal128(9, 2)), ("t", pa.timestamp("ms"))]
+        [
+            ("id", pa.int16()),
+            ("v", pa.list_(pa.float32(), 2)),
+            ("d", pa.decimal128(9, 2)),
+            ("t", pa.timestamp("ms")),
+        ]
     )
     table = db.create_table("t", schema=schema)
     table.add([{"v": [1, 2], "id": 3}, {"id": 4, "d": None}])
     table.add(pd.DataFrame({"id": [5], "v": [[0.5, 1.5]]}))
     assert table.schema == schema
-    assert [(row["id"], row["v"]) for row in table.to_arrow().to_pylist()] == [(3, [1, 2]), (4, None), (5, [0.5, 1.5])]
+    assert [(row["id"], row["v"]) for row in table.to_arrow().to_pylist()] == [
+        (3, [1, 2]),
+        (4, None),
+        (5, [0.5, 1.5]),
+    ]
     for values in ([{"id": 70000}], [{"id": "many"}], pd.DataFrame({"id": ["many"]})):
-        with pytest.raises(ValueConversionError, match=r"column 'id', row 0 of the data\. Nothing was written"):
+        with pytest.raises(
+            ValueConversionError, match=r"column 'id', row 0 of the data\. Nothing was written"
+        ):
             table.add(values)
     assert table.count_rows() == 3
 
@@ -231,9 +268,16 @@ def test_a_table_shows_name_version_rows_columns_and_udfs(table: Table, call_log
 
 
 def test_the_notebooks_view_shows_columns_and_the_first_rows_shortened(db: Connection):
-    table = db.create_table("t", [{"id": i, "text": "x" * 500 if i == 0 else None} for i in range(50)])
+    table = db.create_table(
+        "t", [{"id": i, "text": "x" * 500 if i == 0 else None} for i in range(50)]
+    )
     page = table._repr_html_()
-    assert page.count("<tr>") == 6 and "<small>int64</small>" in page and "None" in page and "…" in page
+    assert (
+        page.count("<tr>") == 6
+        and "<small>int64</small>" in page
+        and "None" in page
+        and "…" in page
+    )
     assert "x" * 80 not in page and "50 rows" in page
 
 
@@ -255,7 +299,9 @@ def test_the_notebooks_view_escapes_what_others_wrote(db: Connection):
 
 def test_a_table_without_rows_shows_itself(db: Connection):
     table = db.create_table("t", schema=pa.schema([("id", pa.int64())]))
-    assert "0 rows" in repr(table) and "0 rows" in table._repr_html_() and table.head().num_rows == 0
+    assert (
+        "0 rows" in repr(table) and "0 rows" in table._repr_html_() and table.head().num_rows == 0
+    )
 
 
 def test_a_row_with_bytes_and_vectors_is_shown(db: Connection):
@@ -278,7 +324,10 @@ def test_a_spark_dataframe_is_added_with_its_own_version_beside_other_writers(
 
     monkeypatch.setattr(rows, "write_rows", write_before_another)
     result = table.add(table.to_spark(filter="id < 3"), mode)
-    assert (result.version, result.rows_inserted) == (version + 1, 3) and table.version == version + 2
+    assert (result.version, result.rows_inserted) == (
+        version + 1,
+        3,
+    ) and table.version == version + 2
     assert table.versions[-2].properties == {}
     empty = table.add(table.to_spark(filter="id < 0"))
     assert (empty.version, empty.rows_inserted) == (table.version, 0)

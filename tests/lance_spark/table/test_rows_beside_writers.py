@@ -21,7 +21,12 @@ import pytest
 import lance_spark
 from lance_spark.commit.attempt import Unknown
 from lance_spark.commit.rows import append_commit
-from lance_spark.errors import CommitConflictError, SchemaMismatchError, TableExistsError, ValueConversionError
+from lance_spark.errors import (
+    CommitConflictError,
+    SchemaMismatchError,
+    TableExistsError,
+    ValueConversionError,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int32()), ("w", pa.int64())])
 ROWS = pa.table({"id": [1, 2], "v": pa.array([10, 20], pa.int32()), "w": [5, 6]})
@@ -46,8 +51,14 @@ def data_files(uri: Path) -> set[str]:
 
 REFUSED: dict[str, Callable[[lance.LanceDataset], object]] = {
     "drop": lambda t: t.drop_columns(["v"]),
-    "drop and make anew": lambda t: (t.drop_columns(["v"]), t.add_columns({"v": "cast(id + 1000 as int)"})),
-    "drop, and another takes its id": lambda t: (t.drop_columns(["w"]), t.add_columns({"z": "id + 1000"})),
+    "drop and make anew": lambda t: (
+        t.drop_columns(["v"]),
+        t.add_columns({"v": "cast(id + 1000 as int)"}),
+    ),
+    "drop, and another takes its id": lambda t: (
+        t.drop_columns(["w"]),
+        t.add_columns({"z": "id + 1000"}),
+    ),
     "rename": lambda t: t.alter_columns({"path": "v", "name": "x"}),
     "cast": lambda t: t.alter_columns({"path": "v", "data_type": pa.int64()}),
     "no NULL any more": lambda t: t.alter_columns({"path": "v", "nullable": False}),
@@ -93,17 +104,23 @@ def test_rows_added_beside_a_change_of_their_columns_are_refused_and_nothing_is_
     assert after.count_rows() == (1 if change == "overwrite" else 2)
     referenced_files = {file.path for version in after.versions() for fragment in
              lance.dataset(str(uri), version=version["version"]).get_fragments() for file in fragment.metadata.files}  # fmt: skip
-    assert data_files(uri) == referenced_files and not list((uri / "_lance_spark").glob("staging/*"))
+    assert data_files(uri) == referenced_files and not list(
+        (uri / "_lance_spark").glob("staging/*")
+    )
 
 
 @pytest.mark.parametrize("change", TYPE_CHANGES)
-def test_rows_added_beside_other_commits_are_there_with_their_values(tmp_path: Path, change: str) -> None:
+def test_rows_added_beside_other_commits_are_there_with_their_values(
+    tmp_path: Path, change: str
+) -> None:
     table = lance_spark.connect(str(tmp_path)).create_table("t", ROWS)
     table.add(rows_around(lambda: TYPE_CHANGES[change](table.to_lance())))
     assert table.to_arrow(["id", "v", "w"], "id > 2").to_pylist() == NEW
 
 
-def test_an_append_whose_answer_is_lost_adds_its_rows_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_whose_answer_is_lost_adds_its_rows_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = lance_spark.connect(str(tmp_path)).create_table("t", ROWS)
     real = append_commit.attempt_commit
 
@@ -140,7 +157,12 @@ def test_columns_may_come_in_another_order_and_views_of_other_buffers(tmp_path: 
     misaligned = pa.Array.from_buffers(pa.int64(), 2, [None, shifted])
     table.add(pa.table({"w": misaligned, "id": [5, 6]}).slice(1))
     assert table.to_arrow(filter="id = 6").to_pylist() == [{"id": 6, "v": None, "w": 9}]
-    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.list_(pa.field("x", pa.int8(), False)))])
+    strict = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("v", pa.list_(pa.field("x", pa.int8(), False))),
+        ]
+    )
     other_table = lance_spark.connect(str(tmp_path)).create_table("u", schema=strict)
     other_table.add(pa.table({"id": pa.array([1]), "v": pa.array([[1]], pa.list_(pa.int8()))}))
     with pytest.raises(ValueConversionError, match=r"NULL.*'id', row 1"):
@@ -196,7 +218,12 @@ def create_in_threads(folder: str, mode: str) -> dict[int, str]:
 
 def create_in_processes(folder: str, mode: str) -> dict[int, str]:
     creators = [
-        subprocess.Popen([sys.executable, "-c", CREATOR, folder, mode, str(number)], stdin=PIPE, stdout=PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", CREATOR, folder, mode, str(number)],
+            stdin=PIPE,
+            stdout=PIPE,
+            text=True,
+        )
         for number in range(3)
     ]
     for creator in creators:

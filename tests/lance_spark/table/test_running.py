@@ -68,17 +68,29 @@ def filled(table: Table) -> list[int]:
 
 
 @pytest.mark.guarantee("B25", "B26", "T63")
-def test_windows_are_positions_of_fragments_and_finished_ones_count(ready: Table, call_log: CallLog):
+def test_windows_are_positions_of_fragments_and_finished_ones_count(
+    ready: Table, call_log: CallLog
+):
     assert ready.backfill("double", num_frags=1).rows_computed == 10 and call_log.take() == ALL[:10]
     assert ready.backfill("double", num_frags=1).rows_computed == 0 and call_log.take() == []
-    assert ready.backfill("double", skip_frags=2, num_frags=5).rows_computed == 10 and call_log.take() == ALL[20:]
-    assert ready.backfill("double", num_frags=2).rows_computed == 10 and call_log.take() == ALL[10:20]
+    assert (
+        ready.backfill("double", skip_frags=2, num_frags=5).rows_computed == 10
+        and call_log.take() == ALL[20:]
+    )
+    assert (
+        ready.backfill("double", num_frags=2).rows_computed == 10 and call_log.take() == ALL[10:20]
+    )
     assert filled(ready) == ALL
 
 
 def test_a_plan_says_what_a_window_leaves_out(ready: Table, call_log: CallLog):
     plan = ready.plan_backfill("double", skip_frags=1, num_frags=1)
-    assert (plan.fragments, plan.total_fragments, plan.total_rows_pending, plan.rows_outside) == (1, 3, 10, 20)
+    assert (plan.fragments, plan.total_fragments, plan.total_rows_pending, plan.rows_outside) == (
+        1,
+        3,
+        10,
+        20,
+    )
     assert "20 rows in fragments that num_frags and skip_frags leave out" in plan.explain()
     ready.backfill("double", num_frags=1)
     plan = ready.plan_backfill("double", num_frags=1)
@@ -99,12 +111,16 @@ def test_positions_are_of_the_fragments_that_are_there(db: Connection, call_log:
 
 
 @pytest.mark.guarantee("T54")
-def test_an_older_version_is_read_as_it_was_and_rows_that_came_later_are_left(ready: Table, call_log: CallLog):
+def test_an_older_version_is_read_as_it_was_and_rows_that_came_later_are_left(
+    ready: Table, call_log: CallLog
+):
     version = ready.version
     ready.add([{"id": 30, "text": "x"}])
     result = ready.backfill("double", read_version=version)
     assert result.rows_computed == 30 and result.read_version == version and result.new_rows == 1
-    assert call_log.take() == ALL and filled(ready) == ALL and ready.count_rows("double IS NULL") == 1
+    assert (
+        call_log.take() == ALL and filled(ready) == ALL and ready.count_rows("double IS NULL") == 1
+    )
     assert ready.backfill("double").rows_computed == 1 and call_log.take() == [30]
 
 
@@ -124,7 +140,11 @@ def test_a_task_size_cuts_fragments_or_packs_them_and_nothing_is_computed_twice(
 ):
     assert ready.plan_backfill("double", task_size=task_size).total_tasks == tasks
     result = ready.backfill("double", task_size=task_size)
-    assert call_log.take() == ALL and filled(ready) == ALL and (result.rows_computed, result.fragments_done) == (30, 3)
+    assert (
+        call_log.take() == ALL
+        and filled(ready) == ALL
+        and (result.rows_computed, result.fragments_done) == (30, 3)
+    )
 
 
 @pytest.mark.long
@@ -149,12 +169,21 @@ def test_every_size_and_interval_gives_the_same_column(ready: Table, call_log: C
 @pytest.mark.sample(5)
 @pytest.mark.guarantee("B28")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (3, 1), (64, 1), (None, 1)])
-def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int | None, versions: int):
+def test_a_commit_is_made_for_so_many_fragments(
+    ready: Table, granularity: int | None, versions: int
+):
     before = ready.version
     result = ready.backfill(
-        "double", commit_granularity=granularity, concurrency=1, task_size=10, refresh_status_secs=0.05
+        "double",
+        commit_granularity=granularity,
+        concurrency=1,
+        task_size=10,
+        refresh_status_secs=0.05,
     )
-    assert len(result.versions) <= versions and ready.version == before + len(result.versions) == result.versions[-1]
+    assert (
+        len(result.versions) <= versions
+        and ready.version == before + len(result.versions) == result.versions[-1]
+    )
     assert filled(ready) == ALL
 
 
@@ -163,13 +192,20 @@ def test_finished_fragments_are_visible_to_others_while_the_job_runs(
     table: Table, call_log: CallLog, gate: Path, spark: SparkSession
 ):
     table.add_columns({"double": gated(call_log, gate, first=20)})
-    job = table.backfill_async("double", commit_granularity=1, task_size=10, refresh_status_secs=0.05)
+    job = table.backfill_async(
+        "double", commit_granularity=1, task_size=10, refresh_status_secs=0.05
+    )
     assert isinstance(job, Job)
     eventually(lambda: filled(table) == ALL[:20])
     assert not job.done() and job.status == "RUNNING"
     assert table.to_spark(filter="double IS NOT NULL").count() == 20
     progress = job.progress()
-    assert (progress.status, progress.rows_computed, progress.fragments_done, progress.fragments_left) == (
+    assert (
+        progress.status,
+        progress.rows_computed,
+        progress.fragments_done,
+        progress.fragments_left,
+    ) == (
         "RUNNING",
         20,
         2,
@@ -184,9 +220,13 @@ def test_finished_fragments_are_visible_to_others_while_the_job_runs(
 
 
 @pytest.mark.guarantee("T53")
-def test_nothing_is_visible_before_the_end_where_there_is_one_commit(table: Table, call_log: CallLog, gate: Path):
+def test_nothing_is_visible_before_the_end_where_there_is_one_commit(
+    table: Table, call_log: CallLog, gate: Path
+):
     table.add_columns({"double": gated(call_log, gate, first=20)})
-    job = table.backfill_async("double", commit_granularity=None, task_size=10, refresh_status_secs=0.05)
+    job = table.backfill_async(
+        "double", commit_granularity=None, task_size=10, refresh_status_secs=0.05
+    )
     assert isinstance(job, Job)
     eventually(lambda: job.progress().rows_computed == 20)
     assert filled(table) == [] and table.version == 4
@@ -216,7 +256,9 @@ def test_progress_never_goes_back(db: Connection, call_log: CallLog):
 
 
 @pytest.mark.guarantee("T66")
-def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: Table, call_log: CallLog, gate: Path):
+def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(
+    table: Table, call_log: CallLog, gate: Path
+):
     table.add_columns({"double": gated(call_log, gate)})
     began = time.perf_counter()
     with pytest.raises(TimeoutError, match=r"job\.cancel\(\)") as error:
@@ -229,7 +271,9 @@ def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: T
 
 
 @pytest.mark.guarantee("T26")
-def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Table, call_log: CallLog, gate: Path):
+def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(
+    table: Table, call_log: CallLog, gate: Path
+):
     table.add_columns({"double": gated(call_log, gate)})
     job = table.backfill_async("double")
     assert isinstance(job, Job)
@@ -254,7 +298,11 @@ def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     assert isinstance(future, Future)
     called = threading.Event()
     future.add_done_callback(lambda _: called.set())
-    assert isinstance(future.result(60), BackfillJobResult) and called.wait(60) and filled(ready) == ALL
+    assert (
+        isinstance(future.result(60), BackfillJobResult)
+        and called.wait(60)
+        and filled(ready) == ALL
+    )
 
 
 @pytest.mark.guarantee("T25")
@@ -263,9 +311,13 @@ def test_a_mistake_is_raised_by_the_call_and_not_by_the_future(ready: Table):
         ready.backfill_async("nope", _return_future=True)
 
 
-def test_a_cancelled_job_says_so_and_the_next_one_goes_on(table: Table, call_log: CallLog, gate: Path):
+def test_a_cancelled_job_says_so_and_the_next_one_goes_on(
+    table: Table, call_log: CallLog, gate: Path
+):
     table.add_columns({"double": gated(call_log, gate, first=20)})
-    job = table.backfill_async("double", commit_granularity=1, task_size=10, refresh_status_secs=0.05)
+    job = table.backfill_async(
+        "double", commit_granularity=1, task_size=10, refresh_status_secs=0.05
+    )
     assert isinstance(job, Job)
     eventually(lambda: filled(table) == ALL[:20])
     began = time.perf_counter()
@@ -278,7 +330,11 @@ def test_a_cancelled_job_says_so_and_the_next_one_goes_on(table: Table, call_log
     assert table.get_job(job.job_id).status == "CANCELLED" and filled(table) == ALL[:20]
     gate.touch()
     call_log.take()
-    assert table.backfill("double").status == "DONE" and filled(table) == ALL and set(call_log.take()) <= set(ALL[20:])
+    assert (
+        table.backfill("double").status == "DONE"
+        and filled(table) == ALL
+        and set(call_log.take()) <= set(ALL[20:])
+    )
 
 
 # Numbers
@@ -294,14 +350,25 @@ def test_the_result_has_real_numbers(ready: Table):
         ready.uri,
     )
     assert (result.rows_selected, result.rows_computed, result.rows_from_checkpoint) == (25, 25, 0)
-    assert (result.rows_skipped, result.rows_failed, result.rows_gone, result.new_rows, result.retries) == (
+    assert (
+        result.rows_skipped,
+        result.rows_failed,
+        result.rows_gone,
+        result.new_rows,
+        result.retries,
+    ) == (
         0,
         0,
         0,
         0,
         0,
     )
-    assert (result.fragments_total, result.fragments_done, result.fragments_left, dict(result.fragments_failed)) == (
+    assert (
+        result.fragments_total,
+        result.fragments_done,
+        result.fragments_left,
+        dict(result.fragments_failed),
+    ) == (
         3,
         3,
         0,
@@ -311,7 +378,9 @@ def test_the_result_has_real_numbers(ready: Table):
     assert result.versions == (ready.version,) and result.completed_at is not None
     assert result.launched_at < result.completed_at
     assert set(result.seconds) >= {"read", "compute", "checkpoint", "write", "commit", "total"}
-    assert all(result.seconds[stage] > 0 for stage in ("read", "compute", "write", "commit", "total"))
+    assert all(
+        result.seconds[stage] > 0 for stage in ("read", "compute", "write", "commit", "total")
+    )
     assert result.seconds["total"] >= result.seconds["commit"]
     column = result.columns["double"]
     assert (column.udf_name, column.rows_processed, column.rows_skipped, column.input_columns) == (
@@ -327,7 +396,10 @@ def test_skipped_and_retried_rows_are_counted(table: Table, call_log: CallLog, t
     note, flaky = call_log.noter(), str(tmp_path)
     from udf_runtime import Retry
 
-    @udf(data_type=pa.int64(), on_error=[Retry(ConnectionError, max_attempts=3, backoff="fixed"), Skip(ValueError)])
+    @udf(
+        data_type=pa.int64(),
+        on_error=[Retry(ConnectionError, max_attempts=3, backoff="fixed"), Skip(ValueError)],
+    )
     def picky(id: int) -> int:
         import os
 
@@ -344,7 +416,12 @@ def test_skipped_and_retried_rows_are_counted(table: Table, call_log: CallLog, t
 
     table.add_columns({"double": picky})
     result = table.backfill("double")
-    assert (result.status, result.rows_selected, result.rows_computed, result.rows_skipped) == ("DONE", 30, 27, 3)
+    assert (result.status, result.rows_selected, result.rows_computed, result.rows_skipped) == (
+        "DONE",
+        30,
+        27,
+        3,
+    )
     assert result.retries == 1 and result.rows_failed == 0 and call_log.take() == sorted([*ALL, 7])
     assert result.columns["double"].rows_skipped == 3
     assert table.count_rows("double IS NULL") == 3
@@ -364,7 +441,9 @@ def test_values_from_checkpoints_are_counted_apart(table: Table, call_log: CallL
 
     table.add_columns({"double": stumbling})
     with pytest.raises(BackfillIncompleteError, match="not yet"):
-        table.backfill("double", task_size=30, checkpoint_size=5, batch_checkpoint_flush_interval_seconds=0)
+        table.backfill(
+            "double", task_size=30, checkpoint_size=5, batch_checkpoint_flush_interval_seconds=0
+        )
     assert set(call_log.take()) >= {*ALL[:18], *ALL[20:]} and filled(table) == ALL[:10] + ALL[20:]
     gate.touch()
     plan = table.plan_backfill("double")
@@ -376,14 +455,22 @@ def test_values_from_checkpoints_are_counted_apart(table: Table, call_log: CallL
 
 
 def test_progress_bars_are_shown_where_they_are_asked_for_and_nowhere_else(
-    folder: str, spark: SparkSession, ready: Table, call_log: CallLog, capsys: pytest.CaptureFixture[str]
+    folder: str,
+    spark: SparkSession,
+    ready: Table,
+    call_log: CallLog,
+    capsys: pytest.CaptureFixture[str],
 ):
     ready.backfill("double", num_frags=1)
     assert "rows" not in capsys.readouterr().err
     watched = lance_spark.connect(folder, spark, progress=True).open_table("words")
     watched.backfill("double")
     output = capsys.readouterr().err
-    assert "words.double" in output and "rows computed" in output and "2 of 2 fragments committed" in output
+    assert (
+        "words.double" in output
+        and "rows computed" in output
+        and "2 of 2 fragments committed" in output
+    )
 
 
 def test_python_waits_for_a_job_which_goes_on_as_before():
@@ -400,5 +487,7 @@ class Work:
 
 Job(Work(), "id", "table", ("column",)).start()
 """
-    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     assert process.stdout == "was done\n", process.stderr

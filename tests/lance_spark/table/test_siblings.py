@@ -34,7 +34,9 @@ def parts(call_log: CallLog, *, version: str | None = None) -> UDF:
     return parts
 
 
-CORRECT = "half = id / 2.0 AND name = concat('n', cast(id AS string)) AND array_length(tags) IS NOT NULL"
+CORRECT = (
+    "half = id / 2.0 AND name = concat('n', cast(id AS string)) AND array_length(tags) IS NOT NULL"
+)
 
 
 @pytest.fixture
@@ -64,7 +66,14 @@ def test_naming_any_sibling_or_the_whole_group_fills_all_in_one_pass_and_one_com
 
 
 @pytest.mark.parametrize(
-    "targets", [["half", "name"], ["half", "text"], ["half", "name", "tags", "text"], ["id", "text"], ["id", "half"]]
+    "targets",
+    [
+        ["half", "name"],
+        ["half", "text"],
+        ["half", "name", "tags", "text"],
+        ["id", "text"],
+        ["id", "half"],
+    ],
 )
 def test_a_list_that_is_not_one_group_is_refused(siblings: Table, targets: list[str]):
     version = siblings.version
@@ -75,10 +84,14 @@ def test_a_list_that_is_not_one_group_is_refused(siblings: Table, targets: list[
     assert siblings.version == version
 
 
-def test_a_row_that_lost_one_sibling_is_called_once_and_writes_all(siblings: Table, call_log: CallLog):
+def test_a_row_that_lost_one_sibling_is_called_once_and_writes_all(
+    siblings: Table, call_log: CallLog
+):
     siblings.backfill("half")
     call_log.take()
-    siblings.to_lance().update({"name": "NULL", "half": "cast(-1.0 AS double)"}, where="id IN (3, 17)")
+    siblings.to_lance().update(
+        {"name": "NULL", "half": "cast(-1.0 AS double)"}, where="id IN (3, 17)"
+    )
     assert siblings.plan_backfill("tags").total_rows_pending == 2
     siblings.backfill("tags")
     assert set(call_log.take()) <= {3, 17}, "a row with all its values was computed"
@@ -108,7 +121,9 @@ def test_a_renamed_sibling_stays_in_its_group(siblings: Table, call_log: CallLog
 
 def test_a_group_that_lost_a_sibling_says_so(siblings: Table):
     siblings.drop_columns("name")
-    with pytest.raises(RegistrationError, match=r"Sibling columns are gone: 'name'.*add all of them again"):
+    with pytest.raises(
+        RegistrationError, match=r"Sibling columns are gone: 'name'.*add all of them again"
+    ):
         siblings.backfill("half")
 
 
@@ -153,7 +168,9 @@ def test_a_field_of_another_type_is_refused(siblings: Table):
         siblings.backfill("half", udf=typed)
 
 
-def test_siblings_may_be_none_one_by_one_and_such_rows_are_not_called_again(table: Table, call_log: CallLog):
+def test_siblings_may_be_none_one_by_one_and_such_rows_are_not_called_again(
+    table: Table, call_log: CallLog
+):
     note = call_log.noter()
 
     @dataclasses.dataclass
@@ -180,7 +197,9 @@ def test_vector_kinds_fill_siblings_with_a_struct_array_or_a_batch(table: Table)
             [
                 pa.array([v / 2 for v in id.to_pylist()]),
                 pa.array([f"n{v}" for v in id.to_pylist()]),
-                pa.array([["even"] if v % 2 == 0 else [] for v in id.to_pylist()], pa.list_(pa.string())),
+                pa.array(
+                    [["even"] if v % 2 == 0 else [] for v in id.to_pylist()], pa.list_(pa.string())
+                ),
             ],
             names=["half", "name", "tags"],
         )

@@ -30,7 +30,9 @@ class Bomb:
 
 
 def metadata_of(table: Table, column: str) -> dict[str, str]:
-    return {key.decode(): value.decode() for key, value in table.schema.field(column).metadata.items()}
+    return {
+        key.decode(): value.decode() for key, value in table.schema.field(column).metadata.items()
+    }
 
 
 def stored(table: Table) -> list[Path]:
@@ -38,7 +40,12 @@ def stored(table: Table) -> list[Path]:
 
 
 def test_field_metadata_says_what_computes_the_column(table: Table):
-    @udf(data_type=pa.float32(), version="v7", input_columns=["id", "text"], field_metadata={"unit": "metres"})
+    @udf(
+        data_type=pa.float32(),
+        version="v7",
+        input_columns=["id", "text"],
+        field_metadata={"unit": "metres"},
+    )
     def score(a: int, b: str) -> float:
         return 0.0
 
@@ -46,13 +53,19 @@ def test_field_metadata_says_what_computes_the_column(table: Table):
     metadata = metadata_of(table, "score")
     assert metadata["unit"] == "metres"
     stored_json = json.loads(metadata["lance-spark:udf"])
-    assert stored_json["udf_name"] == "score" and stored_json["udf_version"] == "v7" and stored_json["kind"] == "scalar"
+    assert (
+        stored_json["udf_name"] == "score"
+        and stored_json["udf_version"] == "v7"
+        and stored_json["kind"] == "scalar"
+    )
     assert (
         stored_json["inputs"] == ["id", "text"]
         and stored_json["output_type"] == "float"
         and stored_json["manifest"] is None
     )
-    assert stored_json["input_ids"] == [field.id() for field in table.to_lance().lance_schema.fields()[:2]]
+    assert stored_json["input_ids"] == [
+        field.id() for field in table.to_lance().lance_schema.fields()[:2]
+    ]
     assert [path.name for path in stored(table)] == [stored_json["payload"]]
     assert hashlib.sha256(stored(table)[0].read_bytes()).hexdigest() == stored_json["payload"]
 
@@ -71,7 +84,8 @@ def test_one_payload_is_stored_for_all_columns_of_a_udf(table: Table, call_log: 
 def test_each_column_has_a_token_of_its_own_and_siblings_share_one(table: Table, call_log: CallLog):
     table.add_columns({"a": call_log.times(2), "b": call_log.times(2)})
     tokens = {
-        column: {k: v for k, v in metadata_of(table, column).items() if k != "lance-spark:udf"} for column in "ab"
+        column: {k: v for k, v in metadata_of(table, column).items() if k != "lance-spark:udf"}
+        for column in "ab"
     }
     assert tokens["a"] != tokens["b"]
 
@@ -102,7 +116,12 @@ def test_nothing_but_a_backfill_with_the_stored_udf_unpickles_it(
         path.write_bytes(bomb)
 
     again = db.open_table("words")
-    assert again.schema.names and again.version and again.versions and again.count_rows("double IS NULL")
+    assert (
+        again.schema.names
+        and again.version
+        and again.versions
+        and again.count_rows("double IS NULL")
+    )
     assert again.head().num_rows and again.to_arrow().num_rows and len(again.to_pandas())
     assert again.to_spark().count() == 30 and repr(again) and again._repr_html_()
     assert again.list_jobs() and again.get_job("first") and again.get_errors() == []
@@ -147,7 +166,9 @@ def test_where_loading_is_forbidden_a_udf_that_is_given_works(
     assert table.backfill("double", udf=call_log.times(2)).rows_computed == 30
 
 
-def test_a_flag_that_says_neither_yes_nor_no_forbids(table: Table, call_log: CallLog, monkeypatch: pytest.MonkeyPatch):
+def test_a_flag_that_says_neither_yes_nor_no_forbids(
+    table: Table, call_log: CallLog, monkeypatch: pytest.MonkeyPatch
+):
     table.add_columns({"double": call_log.times(2)})
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "off")
     with pytest.raises(StoredUdfError, match="LANCE_SPARK_ALLOW_STORED_UDFS='off'"):
@@ -177,12 +198,19 @@ def test_a_payload_that_holds_something_else_is_refused(table: Table, call_log: 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"udf_name": "x"}', "7"])
-def test_damaged_metadata_is_an_error_of_the_backfill_and_of_nothing_else(table: Table, call_log: CallLog, text: str):
+def test_damaged_metadata_is_an_error_of_the_backfill_and_of_nothing_else(
+    table: Table, call_log: CallLog, text: str
+):
     table.add_columns({"double": call_log.times(2)})
     table.to_lance().update_field_metadata({"double": {"lance-spark:udf": text}})
     with pytest.raises(StoredUdfError, match=r"damaged.*alter_columns"):
         table.backfill("double")
-    assert table.to_arrow().num_rows == 30 and repr(table) and table._repr_html_() and table.list_jobs() == []
+    assert (
+        table.to_arrow().num_rows == 30
+        and repr(table)
+        and table._repr_html_()
+        and table.list_jobs() == []
+    )
     table.alter_columns({"path": "double", "udf": call_log.times(2)})
     assert table.backfill("double").rows_computed == 30
 

@@ -48,7 +48,10 @@ def fill_all_columns_at_once(table: Table) -> list[BaseException]:
     for thread in threads:
         thread.start()
     try:
-        jobs = [table.backfill_async(name, concurrency=1, task_size=20, commit_granularity=4) for name in COLUMNS]
+        jobs = [
+            table.backfill_async(name, concurrency=1, task_size=20, commit_granularity=4)
+            for name in COLUMNS
+        ]
         for job in jobs:
             assert job.result(300).status == "DONE"
     finally:
@@ -60,7 +63,9 @@ def fill_all_columns_at_once(table: Table) -> list[BaseException]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=pytest.mark.long)])
-def test_eight_jobs_and_four_looking_threads_on_one_table_do_not_disturb_each_other(db: Connection, rounds: int):
+def test_eight_jobs_and_four_looking_threads_on_one_table_do_not_disturb_each_other(
+    db: Connection, rounds: int
+):
     for number in range(rounds):
         table = make_table(db, f"words{number}", fragments=8, rows=20)
         table.add_columns({name: plus(at) for at, name in enumerate(COLUMNS)})

@@ -57,7 +57,8 @@ def test_a_watched_column_is_filled_and_kept_up_to_date(table: Table):
         lance.dataset(table.uri).update({"id": "id + 1000"}, where="id < 3")
         head = lance.dataset(table.uri)
         new = pa.Table.from_pylist(
-            [{"id": 77, "text": "new"}], schema=pa.schema([("id", pa.int64()), ("text", pa.string())])
+            [{"id": 77, "text": "new"}],
+            schema=pa.schema([("id", pa.int64()), ("text", pa.string())]),
         )
         lance.write_dataset(new, table.uri, mode="append")
         watch.await_look()
@@ -95,7 +96,9 @@ def test_a_watch_looks_at_a_version_that_came_right_after_a_look_without_work(
         step = judge(*arguments, **options)
         looks.append(len(looks))
         if len(looks) == 1:
-            lance.write_dataset(pa.table({"id": pa.array([100], pa.int64())}), table.uri, mode="append")
+            lance.write_dataset(
+                pa.table({"id": pa.array([100], pa.int64())}), table.uri, mode="append"
+            )
         return step
 
     monkeypatch.setattr(Planner, "_judge", judge_before_an_append)
@@ -146,7 +149,9 @@ def test_a_dropped_table_is_an_error_of_its_watch(db: Connection, table: Table):
         assert watch.is_active
 
 
-def test_a_failing_column_waits_longer_after_each_failure(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_column_waits_longer_after_each_failure(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     table.add_columns({"double": doubled()})
     start = Mock(side_effect=RuntimeError("the session has ended"))
     monkeypatch.setattr(AgentTable, "start_backfill", start)
@@ -196,7 +201,9 @@ def test_a_stop_cancels_a_running_backfill_and_returns(
     watch.await_look()
 
 
-def test_a_stop_does_not_wait_for_a_store_without_answers(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_a_stop_does_not_wait_for_a_store_without_answers(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     table.add_columns({"double": doubled()})
     has_answer, has_begun = threading.Event(), threading.Event()
     look_of = TableLook.of

@@ -27,11 +27,17 @@ def test_a_backfill_is_shown_in_words(table: Table):
     result = job.result()
     assert str(result) == result.text == f"DONE: 27 computed, 3 skipped, version {table.version}"
     assert repr(result) == f"<BackfillJobResult: {result.text}>"
-    assert repr(table.list_jobs()[0]) == f"<JobRecord: backfill of loud {result} (job {job.job_id})>"
+    assert (
+        repr(table.list_jobs()[0]) == f"<JobRecord: backfill of loud {result} (job {job.job_id})>"
+    )
     record = min(table.get_errors(), key=lambda error: error.row_address or 0)
     assert record.text == "ValueError: <not this one> (row address 3 of loud, version 4, skipped)"
     page = record._repr_html_()
-    assert "&lt;not this one&gt;" in page and "<not" not in page and "<th>udf_name</th><td>shout</td>" in page
+    assert (
+        "&lt;not this one&gt;" in page
+        and "<not" not in page
+        and "<th>udf_name</th><td>shout</td>" in page
+    )
     for displayed in (plan, result, job, table.list_jobs()[0]):
         assert displayed._repr_html_().startswith("<table><caption>")
 
@@ -56,11 +62,19 @@ def test_a_connection_lists_its_tables(db: Connection, table: Table):
 def test_a_view_and_a_load_are_shown_in_words(db: Connection, table: Table):
     view = db.create_materialized_view("view", table.search().select(["id"]))
     assert "30 rows to add" in str(view.plan_refresh())
-    assert str(view.refresh()) == f"DONE: 30 added, source version {table.version}, version {view.version - 1}"
+    assert (
+        str(view.refresh())
+        == f"DONE: 30 added, source version {table.version}, version {view.version - 1}"
+    )
     plan = table.plan_load_columns([{"id": 1, "more": 2}], "id", ["more"])
-    assert repr(plan).startswith("<LoadPlan: load of more into words, version 3: 30 rows in 3 fragments")
+    assert repr(plan).startswith(
+        "<LoadPlan: load of more into words, version 3: 30 rows in 3 fragments"
+    )
 
 
 def test_parts_that_are_nothing_are_left_out():
-    assert join_counts((0, "skipped"), (1_000, "computed"), "", "version 3") == "1,000 computed, version 3"
+    assert (
+        join_counts((0, "skipped"), (1_000, "computed"), "", "version 3")
+        == "1,000 computed, version 3"
+    )
     assert issubclass(type(join_counts()), str) and not join_counts()

@@ -60,7 +60,9 @@ rows_of_schema = st.lists(
             "d": nullable(st.dates(dt.date(1700, 1, 1), dt.date(2200, 1, 1))),
             "l": nullable(st.lists(floats, max_size=3)),
             "v": nullable(st.lists(floats, min_size=2, max_size=2)),
-            "st": nullable(st.fixed_dictionaries({"k": nullable(st.integers(-9, 9)), "w": nullable(st.text())})),
+            "st": nullable(
+                st.fixed_dictionaries({"k": nullable(st.integers(-9, 9)), "w": nullable(st.text())})
+            ),
         }
     ),
     min_size=1,
@@ -115,7 +117,9 @@ ARROW: dict[str, Callable[[pa.Table], Any]] = {
     "reader": lambda rows: rows.to_reader(),
     "iterator of batches": lambda rows: iter(rows.to_batches(max_chunksize=1)),
     "iterator of tables": lambda rows: (rows.slice(at, 1) for at in range(rows.num_rows)),
-    "iterator of streams": lambda rows: (Exported(rows.slice(at, 1)) for at in range(rows.num_rows)),
+    "iterator of streams": lambda rows: (
+        Exported(rows.slice(at, 1)) for at in range(rows.num_rows)
+    ),
     "stream": Exported,
     "array": ExportedArray,
     "struct array": lambda rows: rows.to_struct_array().combine_chunks(),
@@ -139,10 +143,16 @@ PYTHON: dict[str, Callable[[pa.Table], Any]] = {
 
 @settings(max_examples=8, deadline=None)
 @given(rows=rows_of_schema, appended=st.booleans())
-def test_rows_in_any_container_are_the_rows_of_a_list(rows: list[dict[str, Any]], appended: bool) -> None:
+def test_rows_in_any_container_are_the_rows_of_a_list(
+    rows: list[dict[str, Any]], appended: bool
+) -> None:
     expected = pa.Table.from_pylist(rows, SCHEMA)
     for form, make in (ARROW | PYTHON).items():
-        reader = to_reader(make(expected), None, table=SCHEMA) if appended else to_reader(make(expected), SCHEMA)
+        reader = (
+            to_reader(make(expected), None, table=SCHEMA)
+            if appended
+            else to_reader(make(expected), SCHEMA)
+        )
         received = reader.read_all()
         assert (form, received.schema, received.to_pylist()) == (form, SCHEMA, rows)
     for form, make in ARROW.items():
@@ -179,7 +189,11 @@ def test_an_error_of_another_library_is_an_error_of_the_source() -> None:
     def fail(_: int) -> int:
         raise ValueError("row 3 is bad")
 
-    frame = pl.DataFrame({"id": [1, 2]}).lazy().select(pl.col("id").map_elements(fail, return_dtype=pl.Int64))
+    frame = (
+        pl.DataFrame({"id": [1, 2]})
+        .lazy()
+        .select(pl.col("id").map_elements(fail, return_dtype=pl.Int64))
+    )
     with pytest.raises(
         SourceError, match=r"The LazyFrame cannot be read: .*row 3 is bad.*Nothing was written"
     ) as error:
@@ -199,7 +213,9 @@ def test_categories_of_polars_are_dictionaries_or_text() -> None:
     rows = to_reader(frame, None).read_all()
     assert rows.to_pylist() == frame.to_dicts()
     assert rows.schema.field("category").type == pa.dictionary(pa.uint32(), pa.string())
-    text = pa.schema({"category": pa.string(), "label": pa.string(), "labels": pa.list_(pa.string())})
+    text = pa.schema(
+        {"category": pa.string(), "label": pa.string(), "labels": pa.list_(pa.string())}
+    )
     assert to_reader(frame, text).read_all().to_pylist() == frame.to_dicts()
 
 
@@ -223,26 +239,39 @@ def test_models_have_the_types_of_their_annotations() -> None:
     class Loose(pydantic.BaseModel):
         values: object
 
-    with pytest.raises(SchemaMismatchError, match=r"model Loose has no Arrow schema.*model\.model_dump\(\)"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"model Loose has no Arrow schema.*model\.model_dump\(\)"
+    ):
         to_reader([Loose(values={})], None)
     with pytest.raises(SchemaMismatchError, match="models of several classes: Inner, Picture"):
         to_reader([*models, Inner(k=1, w=None)], None)
 
 
 def test_a_numpy_array_with_named_fields_has_columns() -> None:
-    rows = np.array([(1, "x", [1, 2]), (2, "y", [3, 4])], [("id", "i4"), ("s", "U3"), ("vector", "f8", (2,))])
+    rows = np.array(
+        [(1, "x", [1, 2]), (2, "y", [3, 4])], [("id", "i4"), ("s", "U3"), ("vector", "f8", (2,))]
+    )
     table = to_reader(rows, None).read_all()
-    assert table.schema == pa.schema({"id": pa.int32(), "s": pa.string(), "vector": pa.list_(pa.float32(), 2)})
-    assert table.to_pylist() == [{"id": 1, "s": "x", "vector": [1, 2]}, {"id": 2, "s": "y", "vector": [3, 4]}]
+    assert table.schema == pa.schema(
+        {"id": pa.int32(), "s": pa.string(), "vector": pa.list_(pa.float32(), 2)}
+    )
+    assert table.to_pylist() == [
+        {"id": 1, "s": "x", "vector": [1, 2]},
+        {"id": 2, "s": "y", "vector": [3, 4]},
+    ]
 
 
 VECTORS: dict[str, Callable[[str, list[list[float] | None]], Any]] = {
     "rows": lambda name, values: [{name: value} for value in values],
     "columns": lambda name, values: {name: values},
     "arrays": lambda name, values: [{name: value and np.array(value)} for value in values],
-    "small arrays": lambda name, values: {name: [value and np.array(value, np.float32) for value in values]},
+    "small arrays": lambda name, values: {
+        name: [value and np.array(value, np.float32) for value in values]
+    },
     "pandas": lambda name, values: pd.DataFrame({name: pd.Series(values, dtype=object)}),
-    "pandas arrays": lambda name, values: pd.DataFrame({name: [value and np.array(value) for value in values]}),
+    "pandas arrays": lambda name, values: pd.DataFrame(
+        {name: [value and np.array(value) for value in values]}
+    ),
     "numpy": lambda name, values: {name: np.array(values)},
 }
 
@@ -250,7 +279,9 @@ VECTORS: dict[str, Callable[[str, list[list[float] | None]], Any]] = {
 @settings(max_examples=10, deadline=None)
 @given(
     st.sampled_from(["vector", "text_embedding", "Vector"]),
-    st.integers(1, 4).flatmap(lambda n: st.lists(nullable(st.lists(floats, min_size=n, max_size=n)), min_size=1)),
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(nullable(st.lists(floats, min_size=n, max_size=n)), min_size=1)
+    ),
 )
 def test_lists_of_one_length_are_vectors_where_the_column_is_called_so(
     name: str, lists: list[list[float] | None]
@@ -261,7 +292,10 @@ def test_lists_of_one_length_are_vectors_where_the_column_is_called_so(
     for form, make in VECTORS.items():
         column = present if form == "numpy" else lists
         table = to_reader(make(name, column), None).read_all()
-        assert (form, table.schema.field(name).type) == (form, pa.list_(pa.float32(), len(present[0])))
+        assert (form, table.schema.field(name).type) == (
+            form,
+            pa.list_(pa.float32(), len(present[0])),
+        )
         assert table[name].to_pylist() == column
         other = to_reader(make("other", column), None).read_all().schema.field("other").type
         assert form == "numpy" or pa.types.is_list(other)
@@ -270,9 +304,15 @@ def test_lists_of_one_length_are_vectors_where_the_column_is_called_so(
 def test_other_lists_stay_lists() -> None:
     for values in ([[1.0], [1.0, 2.0]], [[]], [["x"]], [[[1.0]]]):
         for make in (VECTORS["rows"], VECTORS["columns"], VECTORS["pandas"]):
-            assert pa.types.is_list(to_reader(make("vector", values), None).schema.field("vector").type)
+            assert pa.types.is_list(
+                to_reader(make("vector", values), None).schema.field("vector").type
+            )
     doubles = pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float64()))})
-    for data in (doubles, {"vector": doubles["vector"]}, doubles.to_pandas(types_mapper=pd.ArrowDtype)):
+    for data in (
+        doubles,
+        {"vector": doubles["vector"]},
+        doubles.to_pandas(types_mapper=pd.ArrowDtype),
+    ):
         assert to_reader(data, None).schema.field("vector").type == pa.list_(pa.float64())
     halves = {"vector": np.array([[1.0, 2.0]], np.float16)}
     assert to_reader(halves, None).schema.field("vector").type == pa.list_(pa.float16(), 2)
@@ -290,7 +330,9 @@ def test_a_single_column_without_a_name_is_no_data(data: object) -> None:
         to_reader(data, None)
 
 
-def test_a_session_without_polars_and_pandas_imports_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_without_polars_and_pandas_imports_neither(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for module in ("polars", "pandas", "pyarrow.dataset"):
         monkeypatch.delitem(sys.modules, module)
     rows = pa.table({"id": [1]})

@@ -13,9 +13,13 @@ from lance_spark.rows.row_addresses import equal_values
 
 INTEGERS = st.sampled_from([0, 1, None])
 FLOATS = st.sampled_from([0.0, -0.0, 1.5, float("nan"), None])
-HALVES = st.sampled_from([np.float16(0), np.float16(-0.0), np.float16(1.5), np.float16("nan"), None])
+HALVES = st.sampled_from(
+    [np.float16(0), np.float16(-0.0), np.float16(1.5), np.float16("nan"), None]
+)
 TEXTS = st.sampled_from(["a", "b", None])
-STRUCTS = st.none() | st.fixed_dictionaries({"a": FLOATS, "b": st.none() | st.lists(FLOATS, max_size=2)})
+STRUCTS = st.none() | st.fixed_dictionaries(
+    {"a": FLOATS, "b": st.none() | st.lists(FLOATS, max_size=2)}
+)
 STRUCT = pa.struct([("a", pa.float32()), ("b", pa.list_(pa.float64()))])
 
 
@@ -59,9 +63,13 @@ def is_nan(value: Any) -> bool:
 def test_values_of_each_type_are_equal_where_python_says_so(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(list(TYPES)), "type")
     left_values = data.draw(st.lists(TYPES[kind], max_size=5))
-    right_values = [value if data.draw(st.booleans()) else data.draw(TYPES[kind]) for value in left_values]
+    right_values = [
+        value if data.draw(st.booleans()) else data.draw(TYPES[kind]) for value in left_values
+    ]
     first = data.draw(st.integers(0, len(left_values)))
-    left_array, right_array = (pa.array(values, kind)[first:] for values in (left_values, right_values))
+    left_array, right_array = (
+        pa.array(values, kind)[first:] for values in (left_values, right_values)
+    )
     assert equal_values(left_array, right_array).tolist() == list(
         map(is_equal, left_values[first:], right_values[first:])
     )

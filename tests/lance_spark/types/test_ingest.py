@@ -44,7 +44,9 @@ def read(data: object, schema: pa.Schema, *, appended: bool) -> pa.Table:
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=60, deadline=None)
 @given(case=cases(FITS), appended=st.booleans())
-def test_python_values_that_fit_stay_what_they_are(form: str, case: NestedValue, appended: bool) -> None:
+def test_python_values_that_fit_stay_what_they_are(
+    form: str, case: NestedValue, appended: bool
+) -> None:
     schema = pa.schema([pa.field("c", case.data_type), pa.field("other", pa.int8())])
     table = read(FORMS[form]([None, case.value]), schema, appended=appended)
     assert table.schema == (pa.schema([schema.field("c")]) if appended else schema)
@@ -52,7 +54,9 @@ def test_python_values_that_fit_stay_what_they_are(form: str, case: NestedValue,
     inner: Any = table["c"].combine_chunks().slice(1)
     for get in case.get:
         inner = get(inner)
-    assert str(inner.slice(len(inner) - 1)) == str(expected(case, nan_is_null=form == "series of objects"))
+    assert str(inner.slice(len(inner) - 1)) == str(
+        expected(case, nan_is_null=form == "series of objects")
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -63,7 +67,11 @@ def test_python_values_that_do_not_fit_are_errors_with_column_and_row(
 ) -> None:
     assume(not (form == "series of objects" and is_missing(case.inner)))
     with pytest.raises(ValueConversionError, match="column 'c', row 1 of the data") as caught:
-        read(FORMS[form]([None, case.value]), pa.schema([pa.field("c", case.data_type)]), appended=appended)
+        read(
+            FORMS[form]([None, case.value]),
+            pa.schema([pa.field("c", case.data_type)]),
+            appended=appended,
+        )
     assert (caught.value.column, caught.value.row) == ("c", 1)
 
 
@@ -72,7 +80,10 @@ SAME_RULES = [
     for array, target in WIDE
     if not (pa.types.is_string(target) or array.type == pa.timestamp("s"))
     # These pairs are never converted, because the intention would be unclear.
-    and not (pa.types.is_decimal(target) != pa.types.is_decimal(array.type) and "float" in f"{array.type}{target}")
+    and not (
+        pa.types.is_decimal(target) != pa.types.is_decimal(array.type)
+        and "float" in f"{array.type}{target}"
+    )
 ]
 
 
@@ -83,7 +94,11 @@ def test_arrow_data_that_does_not_fit_is_an_error_with_column_and_row(
 ) -> None:
     for wrap, _, _ in (DEPTHS["list"], DEPTHS["struct"], (lambda kind: kind, None, None)):
         source = wrap(array.type)
-        rows = pa.concat_arrays([pa.nulls(1, source), array]) if source == array.type else nested(array, source)
+        rows = (
+            pa.concat_arrays([pa.nulls(1, source), array])
+            if source == array.type
+            else nested(array, source)
+        )
         data = pa.table({"c": rows})
         schema = pa.schema([pa.field("c", wrap(target))])
         for appended in (False, True):
@@ -101,9 +116,19 @@ def nested(array: pa.Array, source: pa.DataType) -> pa.Array:
     return pa.concat_arrays([null, pa.ListArray.from_arrays([0, 1, 2], array).cast(source)])
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(tables(schemas("spark"), fewest_rows=1, calendar=False), st.sampled_from([1, 2, 4, 8]), st.booleans())
-def test_buffers_at_any_address_are_moved_where_lance_takes_them(table: pa.Table, by: int, stream: bool) -> None:
+@settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    tables(schemas("spark"), fewest_rows=1, calendar=False),
+    st.sampled_from([1, 2, 4, 8]),
+    st.booleans(),
+)
+def test_buffers_at_any_address_are_moved_where_lance_takes_them(
+    table: pa.Table, by: int, stream: bool
+) -> None:
     table = table.combine_chunks()
     columns = [shifted(table.column(i).chunk(0), by) for i in range(table.num_columns)]
     batch = pa.record_batch(columns, schema=table.schema)
@@ -112,7 +137,9 @@ def test_buffers_at_any_address_are_moved_where_lance_takes_them(table: pa.Table
         read(batch, table.schema, appended=True),
     ):
         assert data.schema.equals(table.schema)
-        assert [facts(column) for column in data.columns] == [facts(column) for column in table.columns]
+        assert [facts(column) for column in data.columns] == [
+            facts(column) for column in table.columns
+        ]
 
 
 @pytest.mark.parametrize(
@@ -126,19 +153,27 @@ def test_buffers_at_any_address_are_moved_where_lance_takes_them(table: pa.Table
     ],
     ids=lambda array: str(array.type),
 )
-def test_lance_takes_data_whose_buffers_are_aligned_to_8_bytes(array: pa.Array, tmp_path: Path) -> None:
+def test_lance_takes_data_whose_buffers_are_aligned_to_8_bytes(
+    array: pa.Array, tmp_path: Path
+) -> None:
     batch = pa.record_batch({"c": shifted(array, 8)})
     dataset = lance.write_dataset(to_reader(batch, None), str(tmp_path / "t.lance"))
     assert dataset.to_table()["c"].to_pylist() == array.to_pylist()
 
 
 def test_keys_that_only_later_rows_have_are_columns() -> None:
-    assert to_reader([{"a": 1}, {"b": 2}], None).read_all().to_pylist() == [{"a": 1, "b": None}, {"a": None, "b": 2}]
+    assert to_reader([{"a": 1}, {"b": 2}], None).read_all().to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": 2},
+    ]
 
 
 def test_values_without_a_declared_type_are_exact_as_well() -> None:
     exact = {"i": [1, 2**60], "f": [1, 1.5], "t": [dt.time(1), None], "s": [{"x": 1}, {"y": "z"}]}
-    assert to_reader(exact, None).read_all()["s"].to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": "z"}]
+    assert to_reader(exact, None).read_all()["s"].to_pylist() == [
+        {"x": 1, "y": None},
+        {"x": None, "y": "z"},
+    ]
     for values in (
         [1, pd.Timestamp("2020-01-01 00:00:00.000000999").to_datetime64()],
         [None, pd.Timestamp("2020-01-01 00:00:00.000000999")],
@@ -153,7 +188,9 @@ def test_values_without_a_declared_type_are_exact_as_well() -> None:
         [np.datetime64("2020-01-01"), None, np.float32(1)],
     ):
         for form in FORMS.values():
-            with pytest.raises((ValueConversionError, SchemaMismatchError), match=r"(?i)nothing was written"):
+            with pytest.raises(
+                (ValueConversionError, SchemaMismatchError), match=r"(?i)nothing was written"
+            ):
                 to_reader(form(values), None)
 
 
@@ -176,7 +213,9 @@ def test_null_is_refused_where_a_column_or_a_nested_field_is_not_nullable() -> N
                 to_reader(data, None, table=pa.schema([field]))
 
 
-def test_pandas_and_numpy_columns_are_converted_without_python_objects_where_their_type_allows() -> None:
+def test_pandas_and_numpy_columns_are_converted_without_python_objects_where_their_type_allows() -> (
+    None
+):
     schema = pa.schema(
         [
             ("i", pa.int16()),
@@ -192,8 +231,14 @@ def test_pandas_and_numpy_columns_are_converted_without_python_objects_where_the
     empty = dict.fromkeys(row)
     converted = to_reader(pd.DataFrame(columns), None, table=schema).read_all().to_pylist()
     assert converted == [row, empty]
-    vectors = {"i": np.array([1, 2]), "v": np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 1], [0, 0]])}
-    assert to_reader(vectors, None, table=schema).read_all()["v"].to_pylist() == [[1.0, None], [3.0, 4.0]]
+    vectors = {
+        "i": np.array([1, 2]),
+        "v": np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[0, 1], [0, 0]]),
+    }
+    assert to_reader(vectors, None, table=schema).read_all()["v"].to_pylist() == [
+        [1.0, None],
+        [3.0, 4.0],
+    ]
     for column, value in {
         "i": 1.5,
         "f": 1e300,
@@ -219,14 +264,21 @@ def test_text_for_a_column_of_json_is_parsed() -> None:
 def test_a_stream_with_other_columns_later_is_an_error() -> None:
     for other_columns in ({"b": [1]}, {"a": [1.5]}, {"a": [1], "b": [2]}):
         with pytest.raises(SchemaMismatchError, match="A batch of the data has the columns"):
-            to_reader(iter([pa.record_batch({"a": [1]}), pa.record_batch(other_columns)]), None).read_all()
+            to_reader(
+                iter([pa.record_batch({"a": [1]}), pa.record_batch(other_columns)]), None
+            ).read_all()
 
 
 def test_blobs_of_lance_stay_what_they_are_and_bytes_become_blobs_columns() -> None:
     blobs = pa.table(
-        [pa.array([1, 2]), blob_array([b"x", None])], schema=pa.schema([("k", pa.int64()), blob_field("b")])
+        [pa.array([1, 2]), blob_array([b"x", None])],
+        schema=pa.schema([("k", pa.int64()), blob_field("b")]),
     )
     rows = pa.schema([row_field(field) for field in blobs.schema])
-    for data in (to_reader(blobs, None), to_reader(blobs, blobs.schema), to_reader(blobs, None, table=rows)):
+    for data in (
+        to_reader(blobs, None),
+        to_reader(blobs, blobs.schema),
+        to_reader(blobs, None, table=rows),
+    ):
         assert data.schema == blobs.schema and data.read_all().num_rows == 2
     assert to_reader([{"k": 1, "b": b"x"}], None, table=rows).read_all()["b"].to_pylist() == [b"x"]

@@ -17,7 +17,15 @@ from lance.file import LanceFileReader, LanceFileWriter
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from lance_spark.errors import ValueConversionError
-from lance_spark.types import ReadConverter, WriteConverter, layout, leaves, to_lance_schema, to_spark_schema, tree
+from lance_spark.types import (
+    ReadConverter,
+    WriteConverter,
+    layout,
+    leaves,
+    to_lance_schema,
+    to_spark_schema,
+    tree,
+)
 from tests.lance_spark.types.oracle import demanded_schema
 from tests.strategies import SPARK_LEAVES, facts, schemas, tables
 from tests.support.buffers import shifted
@@ -31,7 +39,11 @@ def demands(array: Any) -> list[int]:
     return [demand.alignment for demand in layout._demands(array.type)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(tables(schemas("spark"), fewest_rows=1, calendar=False), st.sampled_from([1, 2, 4, 8]))
 def test_misaligned_buffers_are_moved_and_only_those(table: pa.Table, by: int):
     table = table.combine_chunks()
@@ -41,7 +53,9 @@ def test_misaligned_buffers_are_moved_and_only_those(table: pa.Table, by: int):
     got = WriteConverter(spark_schema, table.schema).convert(batch)
     for before, after in zip(columns, got.columns, strict=True):
         after.validate(full=True)
-        for old, new, need in zip(addresses(before), addresses(after), demands(before), strict=False):
+        for old, new, need in zip(
+            addresses(before), addresses(after), demands(before), strict=False
+        ):
             if old is None or old % need == 0:
                 assert new == old
             else:
@@ -65,25 +79,40 @@ def test_lance_takes_every_type_from_every_address(kind: pa.DataType, by: int, t
 
 @pytest.mark.parametrize(
     "kind",
-    [pa.string(), pa.large_string(), pa.binary(), pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())],
+    [
+        pa.string(),
+        pa.large_string(),
+        pa.binary(),
+        pa.list_(pa.string()),
+        pa.map_(pa.string(), pa.int32()),
+    ],
     ids=str,
 )
-def test_lance_takes_lists_without_values_whose_offsets_are_left_out(kind: pa.DataType, tmp_path: Path):
+def test_lance_takes_lists_without_values_whose_offsets_are_left_out(
+    kind: pa.DataType, tmp_path: Path
+):
     """Like the lists from Spark 4.1."""
     nothing = pa.py_buffer(b"")
 
     def empty(kind: Any) -> Any:
         if pa.types.is_map(kind):
             entries = pa.StructArray.from_arrays(
-                [empty(kind.key_type), empty(kind.item_type)], fields=[kind.key_field, kind.item_field]
+                [empty(kind.key_type), empty(kind.item_type)],
+                fields=[kind.key_field, kind.item_field],
             )
             return pa.Array.from_buffers(kind, 0, [None, nothing], children=[entries])
         if pa.types.is_list(kind):
-            return pa.Array.from_buffers(kind, 0, [None, nothing], children=[empty(kind.value_type)])
-        return pa.Array.from_buffers(kind, 0, [None, nothing, nothing][: 2 if pa.types.is_integer(kind) else 3])
+            return pa.Array.from_buffers(
+                kind, 0, [None, nothing], children=[empty(kind.value_type)]
+            )
+        return pa.Array.from_buffers(
+            kind, 0, [None, nothing, nothing][: 2 if pa.types.is_integer(kind) else 3]
+        )
 
     outer = pa.list_(kind)
-    column = pa.Array.from_buffers(outer, 2, [pa.py_buffer(b"\x02"), pa.py_buffer(bytes(12))], children=[empty(kind)])
+    column = pa.Array.from_buffers(
+        outer, 2, [pa.py_buffer(b"\x02"), pa.py_buffer(bytes(12))], children=[empty(kind)]
+    )
     batch = pa.record_batch({"c": column})
     spark_schema = to_spark_schema(batch.schema)
     got = WriteConverter(spark_schema, to_lance_schema(spark_schema, {})).convert(batch)
@@ -92,12 +121,16 @@ def test_lance_takes_lists_without_values_whose_offsets_are_left_out(kind: pa.Da
 
 
 _FIELDS = [pa.array(range(20)), pa.array([None, "b"] * 10)]
-_STRUCTS = pa.StructArray.from_arrays(_FIELDS, ["a", "b"], mask=pa.array([True, True, False, False] * 5))
+_STRUCTS = pa.StructArray.from_arrays(
+    _FIELDS, ["a", "b"], mask=pa.array([True, True, False, False] * 5)
+)
 _STRUCTS_WITH_OFFSETS = {
     "struct": _STRUCTS,
     "struct of struct": pa.StructArray.from_arrays([_STRUCTS], ["s"]),
     "vector of struct": pa.FixedSizeListArray.from_arrays(_STRUCTS, 1),
-    "struct of vector of struct": pa.StructArray.from_arrays([pa.FixedSizeListArray.from_arrays(_STRUCTS, 1)], ["v"]),
+    "struct of vector of struct": pa.StructArray.from_arrays(
+        [pa.FixedSizeListArray.from_arrays(_STRUCTS, 1)], ["v"]
+    ),
     "list of struct": pa.ListArray.from_arrays(pa.array(range(21), pa.int32()), _STRUCTS),
 }
 
@@ -122,7 +155,9 @@ def test_a_misaligned_slice_is_moved():
 
 
 def test_nested_columns_that_only_have_other_names_are_not_copied():
-    kind = pa.list_(pa.struct([("a", pa.int64()), ("m", pa.map_(pa.string(), pa.list_(pa.int32())))]))
+    kind = pa.list_(
+        pa.struct([("a", pa.int64()), ("m", pa.map_(pa.string(), pa.list_(pa.int32())))])
+    )
     column = pa.array([[{"a": 1, "m": [("k", [1])]}, None], None, []], kind)
     schema = pa.schema([pa.field("c", kind, metadata={"k": "v"})])
     batch = pa.record_batch([column], schema=schema)
@@ -152,9 +187,15 @@ def test_nulls_stay_where_they_are_in_a_slice(first: int):
     with_nulls = [None if i % 3 == 0 else i for i in range(40)]
     columns = {
         "text": pa.array([None if i is None else str(i) for i in with_nulls], pa.large_string()),
-        "vector": pa.array([None if i is None else [i, i] for i in with_nulls], pa.list_(pa.int8(), 2)),
-        "list": pa.array([None if i is None else [i] for i in with_nulls], pa.large_list(pa.uint8())),
-        "struct": pa.array([None if i is None else {"x": i} for i in with_nulls], pa.struct([("x", pa.uint8())])),
+        "vector": pa.array(
+            [None if i is None else [i, i] for i in with_nulls], pa.list_(pa.int8(), 2)
+        ),
+        "list": pa.array(
+            [None if i is None else [i] for i in with_nulls], pa.large_list(pa.uint8())
+        ),
+        "struct": pa.array(
+            [None if i is None else {"x": i} for i in with_nulls], pa.struct([("x", pa.uint8())])
+        ),
     }
     batch = pa.record_batch(columns)
     spark_schema = to_spark_schema(batch.schema)
@@ -162,7 +203,9 @@ def test_nulls_stay_where_they_are_in_a_slice(first: int):
     got = ReadConverter(batch.schema, spark_schema).convert(part)
     assert [facts(column) for column in got.columns] == [facts(column) for column in part.columns]
     back = WriteConverter(spark_schema, batch.schema).convert(got.slice(8))
-    assert [facts(column) for column in back.columns] == [facts(column)[8:] for column in part.columns]
+    assert [facts(column) for column in back.columns] == [
+        facts(column)[8:] for column in part.columns
+    ]
 
 
 def test_lists_are_written_as_vectors_without_copying_their_content():
@@ -182,13 +225,21 @@ def test_a_batch_without_columns_keeps_its_rows():
 
 def test_columns_are_found_by_name_and_others_left_out():
     schema = pa.schema(
-        [("a", pa.int64()), ("s", pa.struct([("x", pa.int64()), ("y", pa.uint8())])), ("b", pa.string())]
+        [
+            ("a", pa.int64()),
+            ("s", pa.struct([("x", pa.int64()), ("y", pa.uint8())])),
+            ("b", pa.string()),
+        ]
     )
     target = T.StructType(
-        [T.StructField("b", T.StringType()), T.StructField("s", T.StructType([T.StructField("y", T.ShortType())]))]
+        [
+            T.StructField("b", T.StringType()),
+            T.StructField("s", T.StructType([T.StructField("y", T.ShortType())])),
+        ]
     )
     batch = pa.record_batch(
-        [pa.array([1]), pa.array([{"x": 1, "y": 2}], schema.field("s").type), pa.array(["t"])], schema=schema
+        [pa.array([1]), pa.array([{"x": 1, "y": 2}], schema.field("s").type), pa.array(["t"])],
+        schema=schema,
     )
     got = ReadConverter(schema, target).convert(batch)
     assert got.schema.equals(demanded_schema(target), check_metadata=True)
@@ -205,7 +256,9 @@ BIG: list[pa.Array] = [
 
 
 @pytest.mark.parametrize("column", BIG, ids=lambda c: str(c.type))
-def test_a_batch_that_is_too_large_for_sparks_types_is_split_or_refused(column: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_batch_that_is_too_large_for_sparks_types_is_split_or_refused(
+    column: Any, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(leaves, "MOST_OFFSET", 40)
     monkeypatch.setattr(tree, "MOST_OFFSET", 40)
     schema = pa.schema([pa.field("c", column.type)])
@@ -223,11 +276,15 @@ def test_a_batch_that_is_too_large_for_sparks_types_is_split_or_refused(column: 
 
 
 def test_large_types_and_session_time_zones_from_spark_are_understood():
-    source = T.StructType([T.StructField("s", T.StringType()), T.StructField("t", T.TimestampType())])
+    source = T.StructType(
+        [T.StructField("s", T.StringType()), T.StructField("t", T.TimestampType())]
+    )
     target = pa.schema([("s", pa.string()), ("t", pa.timestamp("ms", "UTC"))])
     converter = WriteConverter(source, target)
     for zone, text in (("America/New_York", pa.large_string()), ("UTC", pa.string())):
-        batch = pa.record_batch({"s": pa.array(["a"], text), "t": pa.array([5000], pa.timestamp("us", zone))})
+        batch = pa.record_batch(
+            {"s": pa.array(["a"], text), "t": pa.array([5000], pa.timestamp("us", zone))}
+        )
         got = converter.convert(batch)
         got.validate(full=True)
         assert [facts(column) for column in got.columns] == [["a"], [5]]
@@ -236,7 +293,9 @@ def test_large_types_and_session_time_zones_from_spark_are_understood():
 def test_converters_travel():
     schema = pa.schema([("a", pa.uint8()), ("v", pa.list_(pa.float16(), 2))])
     spark_schema = to_spark_schema(schema)
-    batch = pa.record_batch([pa.array([1], pa.uint8()), pa.array([[1, 2]], schema.field(1).type)], schema=schema)
+    batch = pa.record_batch(
+        [pa.array([1], pa.uint8()), pa.array([[1, 2]], schema.field(1).type)], schema=schema
+    )
     read = pickle.loads(pickle.dumps((schema, spark_schema)))
     remote_result = ReadConverter(*read).convert(batch)
     assert WriteConverter(spark_schema, schema).convert(remote_result).equals(batch)

@@ -104,7 +104,9 @@ def test_data_has_the_types_of_udf_annotations_where_lancedb_has_none():
         pa.field("sizes", pa.list_(pa.float64(), 2)),
         pa.field("boxes", pa.list_(author), nullable=False),
     ]
-    rows = to_reader([Shelf(labels={"a": 1}, sizes=[1, 2], boxes=(Author(name="x"),))], None).read_all()
+    rows = to_reader(
+        [Shelf(labels={"a": 1}, sizes=[1, 2], boxes=(Author(name="x"),))], None
+    ).read_all()
     assert rows.schema == schema_of(Shelf) == pa.schema(expected)
     assert rows.to_pylist() == [{"labels": [("a", 1)], "sizes": [1, 2], "boxes": [{"name": "x"}]}]
 

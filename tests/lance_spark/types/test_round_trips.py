@@ -21,7 +21,9 @@ pytestmark = pytest.mark.sample(3, tests=2)
 
 def examples(count: int) -> settings:
     return settings(
-        max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+        max_examples=count,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 
 
@@ -60,7 +62,9 @@ def check(table: pa.Table, version: str = "2.2") -> None:
         twice, rewritten = stored(pa.Table.from_batches(back), version)
         assert twice.equals(schema, check_metadata=True)
         for i in range(table.num_columns):
-            assert [f for batch in rewritten for f in facts(batch.column(i))] == facts(table.column(i))
+            assert [f for batch in rewritten for f in facts(batch.column(i))] == facts(
+                table.column(i)
+            )
 
 
 @examples(50)
@@ -97,7 +101,11 @@ def test_every_type_comes_back_from_older_file_formats(version: str):
 @examples(50)
 @given(tables(calendar=False, most_rows=20), st.data())
 def test_a_slice_of_a_batch_converts_like_the_whole(table: pa.Table, data: st.DataObject):
-    batch = table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)
+    batch = (
+        table.combine_chunks().to_batches()[0]
+        if table.num_rows
+        else pa.RecordBatch.from_pylist([], table.schema)
+    )
     first = data.draw(st.integers(0, batch.num_rows))
     count = data.draw(st.integers(0, batch.num_rows - first))
     part = batch.slice(first, count)
@@ -105,7 +113,9 @@ def test_a_slice_of_a_batch_converts_like_the_whole(table: pa.Table, data: st.Da
 
     whole = ReadConverter(batch.schema, spark_schema).convert(batch)
     got = ReadConverter(batch.schema, spark_schema).convert(part)
-    assert [facts(c) for c in got.columns] == [facts(c)[first : first + count] for c in whole.columns]
+    assert [facts(c) for c in got.columns] == [
+        facts(c)[first : first + count] for c in whole.columns
+    ]
 
     target = to_lance_schema(spark_schema, {})
     back = WriteConverter(spark_schema, target).convert(whole.slice(first, count))
@@ -140,4 +150,6 @@ def test_bfloat16_is_a_float_and_comes_back(bits: list[bytes | None]):
         back = WriteConverter(spark_schema, target).convert(converted)
         assert back.schema.equals(schema, check_metadata=True)
         quietened = [None if b is None else bfloat16(b) for b in bits]
-        assert [None if b is None else bfloat16(b) for b in back.column(0).storage.to_pylist()] == quietened
+        assert [
+            None if b is None else bfloat16(b) for b in back.column(0).storage.to_pylist()
+        ] == quietened

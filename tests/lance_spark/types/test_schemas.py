@@ -72,7 +72,10 @@ READ: list[tuple[pa.DataType, str]] = [
     (pa.list_(pa.uint8()), "array<smallint>"),
     (pa.large_list(pa.int8()), "array<tinyint>"),
     (pa.list_(pa.float16(), 3), "array<float>"),
-    (pa.struct([("a", pa.uint32()), ("b", pa.list_(pa.date64()))]), "struct<a:bigint,b:array<date>>"),
+    (
+        pa.struct([("a", pa.uint32()), ("b", pa.list_(pa.date64()))]),
+        "struct<a:bigint,b:array<date>>",
+    ),
     (pa.struct([]), "struct<>"),
     (pa.map_(pa.large_string(), pa.uint16()), "map<string,int>"),
     (pa.dictionary(pa.int8(), pa.large_string()), "string"),
@@ -153,9 +156,13 @@ def test_a_type_that_spark_lays_out_as_a_struct_comes_back_as_itself(source: T.D
     ],
     ids=str,
 )
-def test_a_spark_type_that_lance_cannot_store_is_refused_by_name(kind: T.DataType, path: str, remedy: str):
+def test_a_spark_type_that_lance_cannot_store_is_refused_by_name(
+    kind: T.DataType, path: str, remedy: str
+):
     with pytest.raises(UnsupportedTypeError, match=remedy) as caught:
-        to_lance_schema(T.StructType([T.StructField("ok", T.LongType()), T.StructField("c", kind)]), {})
+        to_lance_schema(
+            T.StructType([T.StructField("ok", T.LongType()), T.StructField("c", kind)]), {}
+        )
     assert caught.value.column == path
 
 
@@ -176,7 +183,11 @@ def test_an_arrow_type_that_spark_cannot_hold_is_refused_by_name(kind: pa.DataTy
 
 
 PLAIN = pa.schema(
-    [("i", pa.int64()), ("l", pa.list_(pa.struct([("a", pa.string())]))), ("t", pa.timestamp("us", "UTC"))]
+    [
+        ("i", pa.int64()),
+        ("l", pa.list_(pa.struct([("a", pa.string())]))),
+        ("t", pa.timestamp("us", "UTC")),
+    ]
 )
 
 SPECIAL = pa.schema(
@@ -185,11 +196,18 @@ SPECIAL = pa.schema(
         pa.field("n", pa.int64(), nullable=False),
         pa.field("v", pa.list_(pa.field("item", pa.float16(), nullable=False), 4)),
         pa.field("m", pa.int64(), metadata={"unit": "kg"}),
-        pa.field("s", pa.struct([pa.field("x", pa.int8(), metadata={"deep": "1"}), pa.field("y", pa.large_string())])),
+        pa.field(
+            "s",
+            pa.struct(
+                [pa.field("x", pa.int8(), metadata={"deep": "1"}), pa.field("y", pa.large_string())]
+            ),
+        ),
         pa.field("j", pa.json_()),
         pa.field("map", pa.map_(pa.string(), pa.field("value", pa.uint8(), False))),
         pa.field("element", pa.list_(pa.field("element", pa.int32()))),
-        pa.field("b", lance.blob.BlobType(), metadata={"lance-encoding:blob-inline-size-threshold": "10"}),
+        pa.field(
+            "b", lance.blob.BlobType(), metadata={"lance-encoding:blob-inline-size-threshold": "10"}
+        ),
         BLOB,
     ]
 )
@@ -197,7 +215,9 @@ SPECIAL = pa.schema(
 
 def test_only_columns_that_spark_would_make_differently_carry_metadata():
     assert [f.metadata for f in to_spark_schema(PLAIN).fields] == [{}, {}, {}]
-    assert [sorted(f.metadata) for f in to_spark_schema(SPECIAL).fields] == [[LANCE_FIELD]] * len(SPECIAL)
+    assert [sorted(f.metadata) for f in to_spark_schema(SPECIAL).fields] == [[LANCE_FIELD]] * len(
+        SPECIAL
+    )
 
 
 def test_fields_survive_a_read_and_an_overwrite():
@@ -208,20 +228,28 @@ def test_fields_survive_a_read_and_an_overwrite():
 
 def test_the_field_of_a_renamed_column_goes_with_it():
     field = to_spark_schema(SPECIAL)["u"]
-    lance_schema = to_lance_schema(T.StructType([T.StructField("renamed", field.dataType, True, field.metadata)]), {})
+    lance_schema = to_lance_schema(
+        T.StructType([T.StructField("renamed", field.dataType, True, field.metadata)]), {}
+    )
     assert lance_schema.equals(pa.schema([("renamed", pa.uint32())]), check_metadata=True)
 
 
-@pytest.mark.parametrize("kind", [T.StringType(), T.DecimalType(20, 0), T.IntegerType(), T.ArrayType(T.LongType())])
+@pytest.mark.parametrize(
+    "kind", [T.StringType(), T.DecimalType(20, 0), T.IntegerType(), T.ArrayType(T.LongType())]
+)
 def test_a_field_that_no_longer_fits_the_column_is_ignored(kind: T.DataType):
     stale = to_spark_schema(single_column(pa.uint32()))["c"].metadata
     lance_schema = to_lance_schema(T.StructType([T.StructField("c", kind, True, stale)]), {})
     assert lance_schema == to_lance_schema(T.StructType([T.StructField("c", kind)]), {})
 
 
-@pytest.mark.parametrize("text", ["", "rubbish", "é", base64.b64encode(b"rubbish").decode(), 5, None])
+@pytest.mark.parametrize(
+    "text", ["", "rubbish", "é", base64.b64encode(b"rubbish").decode(), 5, None]
+)
 def test_metadata_that_is_no_field_is_ignored(text: object):
-    lance_schema = to_lance_schema(T.StructType([T.StructField("c", T.LongType(), True, {LANCE_FIELD: text})]), {})
+    lance_schema = to_lance_schema(
+        T.StructType([T.StructField("c", T.LongType(), True, {LANCE_FIELD: text})]), {}
+    )
     assert lance_schema == single_column(pa.int64())
 
 
@@ -230,7 +258,9 @@ def test_a_column_that_may_be_null_now_is_not_made_not_null():
     schema = pa.schema([pa.field("a", pa.int64(), False), pa.field("s", inner, False)])
     read = to_spark_schema(schema)
     assert not read["a"].nullable
-    joined = T.StructType([T.StructField(f.name, f.dataType, True, f.metadata) for f in read.fields])
+    joined = T.StructType(
+        [T.StructField(f.name, f.dataType, True, f.metadata) for f in read.fields]
+    )
     lance_schema = to_lance_schema(joined, {})
     assert lance_schema.field("a").nullable
     assert lance_schema.field("s").nullable
@@ -243,8 +273,12 @@ def test_a_column_that_may_be_null_now_is_not_made_not_null():
     ids=lambda kind: kind.simpleString(),
 )
 def test_lengths_and_parts_of_intervals_are_kept_at_every_depth(kind: T.DataType):
-    nested = T.StructType([T.StructField("a b", T.ArrayType(kind)), T.StructField("m", T.MapType(kind, kind))])
-    lance_schema = to_lance_schema(T.StructType([T.StructField("c", kind), T.StructField("n", nested)]), {})
+    nested = T.StructType(
+        [T.StructField("a b", T.ArrayType(kind)), T.StructField("m", T.MapType(kind, kind))]
+    )
+    lance_schema = to_lance_schema(
+        T.StructType([T.StructField("c", kind), T.StructField("n", nested)]), {}
+    )
     read = to_spark_schema(lance_schema)
     if isinstance(kind, T.DayTimeIntervalType):
         assert [field.dataType for field in read] == [kind, nested]
@@ -257,16 +291,26 @@ def test_lengths_and_parts_of_intervals_are_kept_at_every_depth(kind: T.DataType
 
 
 def test_a_forged_type_text_is_ignored():
-    for text in ("varchar(0)", "varchar(5) x", "char(99999999999)", "interval second to day", "interval year"):
+    for text in (
+        "varchar(0)",
+        "varchar(5) x",
+        "char(99999999999)",
+        "interval second to day",
+        "interval year",
+    ):
         for kind in (pa.string(), pa.duration("us"), pa.int32()):
-            (read,) = to_spark_schema(pa.schema([pa.field("c", kind, metadata={"spark.type": text})]))
+            (read,) = to_spark_schema(
+                pa.schema([pa.field("c", kind, metadata={"spark.type": text})])
+            )
             assert "__CHAR_VARCHAR_TYPE_STRING" not in read.metadata
             assert read.dataType in (T.StringType(), T.DayTimeIntervalType(), T.IntegerType())
 
 
 def test_metadata_of_spark_and_of_one_certain_column_is_not_stored():
     metadata = {LANCE_FIELD: "x", "lance.table": "{}", "comment": "c"}
-    lance_schema = to_lance_schema(T.StructType([T.StructField("c", T.StringType(), True, metadata)]), {})
+    lance_schema = to_lance_schema(
+        T.StructType([T.StructField("c", T.StringType(), True, metadata)]), {}
+    )
     assert lance_schema.equals(single_column(pa.string()), check_metadata=True)
 
     foreign_metadata = {"SPARK::metadata::json": "{}", "lance-spark:column": "token", "kept": "yes"}
@@ -291,10 +335,14 @@ def test_blobs_are_read_as_descriptors_or_bytes():
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 @pytest.mark.parametrize("handling", ["descriptor", "bytes"])
 def test_the_schema_of_a_scan_is_known_before_it_runs(version: str, handling: str, tmp_path):
-    nested = pa.struct([pa.field("b", pa.large_binary(), metadata=BLOB.metadata), pa.field("i", pa.int64())])
+    nested = pa.struct(
+        [pa.field("b", pa.large_binary(), metadata=BLOB.metadata), pa.field("i", pa.int64())]
+    )
     schema = pa.schema([BLOB, pa.field("s", nested), ("i", pa.int64())])
     rows = [{"blob": b"x", "s": {"b": b"y", "i": 1}, "i": 2}]
-    lance.write_dataset(pa.Table.from_pylist(rows, schema), tmp_path / "t", data_storage_version=version)
+    lance.write_dataset(
+        pa.Table.from_pylist(rows, schema), tmp_path / "t", data_storage_version=version
+    )
     dataset = lance.dataset(tmp_path / "t")
     mode = {"descriptor": "blobs_descriptions", "bytes": "all_binary"}[handling]
     scanned = dataset.scanner(blob_handling=mode).to_table().schema
@@ -320,7 +368,9 @@ SIZE, ENCODING = "arrow.fixed-size-list.size", "lance.encoding"
 
 
 def test_column_options_make_vectors_and_blobs():
-    lance_schema = to_lance_schema(DATAFRAME, {"vec": {SIZE: "8"}, "data": {ENCODING: "blob"}, "s.v": {SIZE: "2"}})
+    lance_schema = to_lance_schema(
+        DATAFRAME, {"vec": {SIZE: "8"}, "data": {ENCODING: "blob"}, "s.v": {SIZE: "2"}}
+    )
     assert lance_schema.field("Vec").type == pa.list_(pa.float32(), 8)
     assert lance_schema.field("data").equals(BLOB.with_name("data"), check_metadata=True)
     assert lance_schema.field("s").type.field("v").type == pa.list_(pa.float64(), 2)
@@ -358,7 +408,9 @@ def test_a_column_option_that_fits_no_column_is_refused(options: dict[str, dict[
     assert caught.value.option.lower() == f"{column}.{next(iter(values))}"
 
 
-@pytest.mark.parametrize("names", [[], [""], ["a.b"], ["a`b"], ["_rowid"], ["_rowaddr"], ["a", "a"]], ids=str)
+@pytest.mark.parametrize(
+    "names", [[], [""], ["a.b"], ["a`b"], ["_rowid"], ["_rowaddr"], ["a", "a"]], ids=str
+)
 def test_names_that_lance_refuses_are_refused_before(names: list[str]):
     with pytest.raises(SchemaMismatchError, match=r"No table was made|Nothing was changed"):
         to_lance_schema(T.StructType([T.StructField(name, T.LongType()) for name in names]), {})
@@ -391,7 +443,11 @@ def test_exactly_the_types_that_lance_cannot_store_are_refused(
         check_storable(schema, version)
     if ("string" in str(kind) and "map" not in str(kind)) or "large_binary" in str(kind):
         return  # Lance panics on these values, with a backtrace and without further insight
-    values = lance.blob.blob_array([b"x"]) if isinstance(kind, pa.BaseExtensionType) else _one_value(kind)
+    values = (
+        lance.blob.blob_array([b"x"])
+        if isinstance(kind, pa.BaseExtensionType)
+        else _one_value(kind)
+    )
     try:
         lance.write_dataset(pa.table({"c": values}), tmp_path / "t", data_storage_version=version)
         stored = lance.dataset(tmp_path / "t").to_table().num_rows == 1
@@ -418,25 +474,57 @@ def _one_value(kind: pa.DataType) -> pa.Array:
 
 
 def test_a_schema_of_spark_is_parsed_as_it_was_written():
-    fields = [T.StructField(f"c{i}", kind, i % 2 == 0, {"k": [i]}) for i, (kind, _) in enumerate(WRITTEN_TYPES)]
-    schema = T.StructType([*fields, T.StructField("s", T.StructType(fields)), T.StructField("m", MatrixUDT())])
+    fields = [
+        T.StructField(f"c{i}", kind, i % 2 == 0, {"k": [i]})
+        for i, (kind, _) in enumerate(WRITTEN_TYPES)
+    ]
+    schema = T.StructType(
+        [*fields, T.StructField("s", T.StructType(fields)), T.StructField("m", MatrixUDT())]
+    )
     assert parse_spark_schema(schema.json()) == schema
 
 
 @pytest.mark.parametrize("depth", range(5))
-def test_a_schema_loads_no_class_that_it_names(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "hostile_types.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+def test_a_schema_loads_no_class_that_it_names(
+    depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "hostile_types.py").write_text(
+        f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
-    kind: object = {"type": "udt", "pyClass": "hostile_types.C", "serializedClass": "eA==", "sqlType": "string"}
+    kind: object = {
+        "type": "udt",
+        "pyClass": "hostile_types.C",
+        "serializedClass": "eA==",
+        "sqlType": "string",
+    }
     nested = [
         lambda kind: kind,
         lambda kind: {"type": "array", "elementType": kind, "containsNull": True},
-        lambda kind: {"type": "map", "keyType": kind, "valueType": "long", "valueContainsNull": True},
-        lambda kind: {"type": "map", "keyType": "long", "valueType": kind, "valueContainsNull": True},
-        lambda kind: {"type": "struct", "fields": [{"name": "f", "type": kind, "nullable": True, "metadata": {}}]},
+        lambda kind: {
+            "type": "map",
+            "keyType": kind,
+            "valueType": "long",
+            "valueContainsNull": True,
+        },
+        lambda kind: {
+            "type": "map",
+            "keyType": "long",
+            "valueType": kind,
+            "valueContainsNull": True,
+        },
+        lambda kind: {
+            "type": "struct",
+            "fields": [{"name": "f", "type": kind, "nullable": True, "metadata": {}}],
+        },
     ]
     kind = nested[depth](nested[-1](kind))
-    text = json.dumps({"type": "struct", "fields": [{"name": "c", "type": kind, "nullable": True, "metadata": {}}]})
+    text = json.dumps(
+        {
+            "type": "struct",
+            "fields": [{"name": "c", "type": kind, "nullable": True, "metadata": {}}],
+        }
+    )
     with pytest.raises(UnsupportedTypeError, match=r"hostile_types.C.*column 'c"):
         parse_spark_schema(text)
     assert not (tmp_path / "ran").exists()

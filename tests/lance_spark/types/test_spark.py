@@ -26,7 +26,10 @@ WRITABLE: dict[str, tuple[str, pa.DataType]] = {
     "bigint": ("9223372036854775807L", pa.int64()),
     "float": ("cast('-0.0' as float)", pa.float32()),
     "double": ("double('NaN')", pa.float64()),
-    "decimal": ("cast('99999999999999999999999999999999999999' as decimal(38,0))", pa.decimal128(38, 0)),
+    "decimal": (
+        "cast('99999999999999999999999999999999999999' as decimal(38,0))",
+        pa.decimal128(38, 0),
+    ),
     "string": ("'\u00e9\U0001f98e'", pa.string()),
     "collated": ("'a' collate UNICODE_CI", pa.string()),
     "varchar": ("cast('ab' as varchar(5))", pa.string()),
@@ -61,13 +64,19 @@ def every_type(spark: SparkSession) -> DataFrame:
     columns = [f"{value} AS {name}" for name, (value, _) in WRITABLE.items()]
     first = spark.sql("SELECT " + ", ".join(columns))
     filled = spark.range(2).crossJoin(first)
-    return filled.selectExpr(*(n if n == "no_fields" else f"if(id = 0, {n}, null) AS {n}" for n in first.columns))
+    return filled.selectExpr(
+        *(n if n == "no_fields" else f"if(id = 0, {n}, null) AS {n}" for n in first.columns)
+    )
 
 
-def test_every_spark_type_is_written_and_read(spark: SparkSession, every_type: DataFrame, table_path: str):
+def test_every_spark_type_is_written_and_read(
+    spark: SparkSession, every_type: DataFrame, table_path: str
+):
     every_type.coalesce(1).write.format("lance").mode("append").save(table_path)
     stored = lance.dataset(table_path).schema
-    assert {field.name: field.type for field in stored} == {name: kind for name, (_, kind) in WRITABLE.items()}
+    assert {field.name: field.type for field in stored} == {
+        name: kind for name, (_, kind) in WRITABLE.items()
+    }
     assert all(field.nullable and not field.metadata for field in stored)
 
     read = spark.read.format("lance").load(table_path)
@@ -76,12 +85,18 @@ def test_every_spark_type_is_written_and_read(spark: SparkSession, every_type: D
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark 4.1 has its geometries switched off")
-def test_types_that_spark_lays_out_as_structs_are_written_and_read(spark: SparkSession, table_path: str):
+def test_types_that_spark_lays_out_as_structs_are_written_and_read(
+    spark: SparkSession, table_path: str
+):
     point = "st_geomfromwkb(X'0101000000000000000000F03F0000000000000040', 4326)"
-    df = spark.sql(f"SELECT parse_json('{{\"a\": [1, null]}}') AS v, array(parse_json('1')) AS vs, {point} AS g")
+    df = spark.sql(
+        f"SELECT parse_json('{{\"a\": [1, null]}}') AS v, array(parse_json('1')) AS vs, {point} AS g"
+    )
     df.write.format("lance").mode("append").save(table_path)
     read = spark.read.format("lance").load(table_path)
-    assert [f.dataType.simpleString() for f in read.schema] == [f.dataType.simpleString() for f in df.schema]
+    assert [f.dataType.simpleString() for f in read.schema] == [
+        f.dataType.simpleString() for f in df.schema
+    ]
     query = "to_json(v) AS v", "to_json(vs[0]) AS w", "hex(st_asbinary(g)) AS g"
     assert read.selectExpr(*query).collect() == df.selectExpr(*query).collect()
 
@@ -108,7 +123,10 @@ STORED: dict[str, tuple[pa.Array, list[Any]]] = {
     "lb": (pa.array([b"x", None], pa.large_binary()), [b"x", None]),
     "fb": (pa.array([b"abc", None], pa.binary(3)), [b"abc", None]),
     "d64": (pa.array([86_400_000, None], pa.date64()), [dt.date(1970, 1, 2), None]),
-    "ts_s": (pa.array([1, None], pa.timestamp("s")), [dt.datetime.fromisoformat("1970-01-01T00:00:01"), None]),
+    "ts_s": (
+        pa.array([1, None], pa.timestamp("s")),
+        [dt.datetime.fromisoformat("1970-01-01T00:00:01"), None],
+    ),
     "ts_ns": (
         pa.array([1000, None], pa.timestamp("ns")),
         [dt.datetime.fromisoformat("1970-01-01T00:00:00.000001"), None],
@@ -119,21 +137,31 @@ STORED: dict[str, tuple[pa.Array, list[Any]]] = {
     "vec": (pa.array([[1, 2], None], pa.list_(pa.float16(), 2)), [[1.0, 2.0], None]),
     "big": (pa.array([[1, None], None], pa.large_list(pa.uint8())), [[1, None], None]),
     "dict": (pa.array(["a", None]).dictionary_encode(), ["a", None]),
-    "json": (pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None])), ['{"a":1}', None]),
+    "json": (
+        pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a":1}', None])),
+        ['{"a":1}', None],
+    ),
     "map": (pa.array([[("k", 200)], None], pa.map_(pa.string(), pa.uint8())), [{"k": 200}, None]),
 }
 
 
-def test_every_stored_type_is_read_and_survives_an_overwrite(spark: SparkSession, table_path: str, tmp_path):
+def test_every_stored_type_is_read_and_survives_an_overwrite(
+    spark: SparkSession, table_path: str, tmp_path
+):
     table = pa.table({name: column for name, (column, _) in STORED.items()})
-    fields = [field.with_metadata({"note": field.name}) if field.name == "u8" else field for field in table.schema]
+    fields = [
+        field.with_metadata({"note": field.name}) if field.name == "u8" else field
+        for field in table.schema
+    ]
     table = table.cast(pa.schema(fields))
     lance.write_dataset(table, table_path)
     stored = lance.dataset(table_path)
 
     df = spark.read.format("lance").load(table_path)
     rows = df.collect()
-    assert {name: [row[name] for row in rows] for name in df.columns} == {n: v for n, (_, v) in STORED.items()}
+    assert {name: [row[name] for row in rows] for name in df.columns} == {
+        n: v for n, (_, v) in STORED.items()
+    }
 
     copy = str(tmp_path / "copy.lance")
     df.write.format("lance").mode("append").save(copy)
@@ -150,8 +178,16 @@ def test_every_stored_type_is_read_and_survives_an_overwrite(spark: SparkSession
 def test_columns_keep_their_fields_through_a_query_and_lose_them_with_their_types(
     spark: SparkSession, table_path: str, tmp_path
 ):
-    lance.write_dataset(pa.table({"a": pa.array([1, 2], pa.uint32()), "b": pa.array([1, 2], pa.uint32())}), table_path)
-    df = spark.read.format("lance").load(table_path).where("a > 1").selectExpr("a AS renamed", "cast(b AS string) AS b")
+    lance.write_dataset(
+        pa.table({"a": pa.array([1, 2], pa.uint32()), "b": pa.array([1, 2], pa.uint32())}),
+        table_path,
+    )
+    df = (
+        spark.read.format("lance")
+        .load(table_path)
+        .where("a > 1")
+        .selectExpr("a AS renamed", "cast(b AS string) AS b")
+    )
     copy = str(tmp_path / "copy.lance")
     df.write.format("lance").mode("append").save(copy)
     assert lance.dataset(copy).schema == pa.schema([("renamed", pa.uint32()), ("b", pa.string())])
@@ -161,7 +197,9 @@ def test_timestamps_do_not_depend_on_the_session_time_zone(spark: SparkSession, 
     zone = spark.conf.get("spark.sql.session.timeZone")
     try:
         spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
-        df = spark.sql("SELECT timestamp'2020-01-01 00:00:00' AS t, array(timestamp'2020-01-01 00:00:00') AS ts")
+        df = spark.sql(
+            "SELECT timestamp'2020-01-01 00:00:00' AS t, array(timestamp'2020-01-01 00:00:00') AS ts"
+        )
         df.write.format("lance").mode("append").save(table_path)
         read = spark.read.format("lance").load(table_path)
         assert read.selectExpr("cast(t AS string)").first()[0] == "2020-01-01 00:00:00"
@@ -177,7 +215,9 @@ def test_vectors_and_blobs_are_made_by_options(spark: SparkSession, table_path: 
     df.write.format("lance").mode("append").options(**options).save(table_path)
     stored = lance.dataset(table_path)
     assert stored.schema.field("Vec").type == pa.list_(pa.float32(), 2)
-    assert stored.scanner(blob_handling="all_binary").to_table()["data"].to_pylist() == [b"\x01\x02"]
+    assert stored.scanner(blob_handling="all_binary").to_table()["data"].to_pylist() == [
+        b"\x01\x02"
+    ]
     read = spark.read.format("lance").option("blob_handling", "bytes").load(table_path)
     assert read.collect() == df.collect()
 
@@ -186,7 +226,9 @@ def test_large_variable_types_of_spark_are_written(spark: SparkSession, table_pa
     name = "spark.sql.execution.arrow.useLargeVarTypes"
     try:
         spark.conf.set(name, "true")
-        spark.sql("SELECT 'a' AS s, array(X'01') AS b").write.format("lance").mode("append").save(table_path)
+        spark.sql("SELECT 'a' AS s, array(X'01') AS b").write.format("lance").mode("append").save(
+            table_path
+        )
     finally:
         spark.conf.unset(name)
     table = lance.dataset(table_path).to_table()

@@ -73,7 +73,14 @@ def test_a_row_of_the_write_table_is_true(spark_cell: str, arrow_cell: str):
         or T.StructType.fromJson(
             {
                 "type": "struct",
-                "fields": [{"name": "c", "type": JSON_NAMES.get(name, name), "nullable": True, "metadata": {}}],
+                "fields": [
+                    {
+                        "name": "c",
+                        "type": JSON_NAMES.get(name, name),
+                        "nullable": True,
+                        "metadata": {},
+                    }
+                ],
             }
         )["c"].dataType
     )

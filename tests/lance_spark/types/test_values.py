@@ -27,13 +27,17 @@ LONG, DOUBLE, TEXT, BINARY = T.LongType(), T.DoubleType(), T.StringType(), T.Bin
 FLOATS = T.ArrayType(T.FloatType())
 
 
-def write(source: T.DataType, values: list[Any], target: pa.DataType, *, nullable: bool = True) -> pa.Array:
+def write(
+    source: T.DataType, values: list[Any], target: pa.DataType, *, nullable: bool = True
+) -> pa.Array:
     """Converts one column like a DataFrame's writer; a good batch goes first, so rows are counted over batches."""
     schema = T.StructType([T.StructField("c", source)])
     converter = WriteConverter(schema, pa.schema([pa.field("c", target, nullable=nullable)]))
     sent = pa.schema([pa.field("c", arrow_of(source))])
     converter.convert(pa.record_batch([pa.array([], sent.field(0).type)], schema=sent))
-    return converter.convert(pa.record_batch([pa.array(values, sent.field(0).type)], schema=sent)).column(0)
+    return converter.convert(
+        pa.record_batch([pa.array(values, sent.field(0).type)], schema=sent)
+    ).column(0)
 
 
 def arrow_of(source: T.DataType) -> pa.DataType:
@@ -72,11 +76,23 @@ BAD_WRITES: list[tuple[T.DataType, list[Any], pa.DataType, str, int]] = [
     (FLOATS, [[1.0, 2.0], None, [1.0]], pa.list_(pa.float32(), 2), "c", 2),
     (FLOATS, [[1.0, 2.0], [1.0, 2.0, 3.0]], pa.list_(pa.float32(), 2), "c", 1),
     (FLOATS, [[1.0, 2.0], [1.0, 1e30]], pa.list_(pa.float16(), 2), "c.element", 1),
-    (FLOATS, [[1.0, 2.0], None, [None, 1.0]], pa.list_(pa.field("item", pa.float32(), False), 2), "c.element", 2),
+    (
+        FLOATS,
+        [[1.0, 2.0], None, [None, 1.0]],
+        pa.list_(pa.field("item", pa.float32(), False), 2),
+        "c.element",
+        2,
+    ),
     (T.ArrayType(LONG), [[], [1, 2], None, [3, 300]], pa.large_list(pa.uint8()), "c.element", 3),
     (POINT, [None, (1, [1]), (256, [])], ARROW_POINT, "c.x", 2),
     (POINT, [None, (1, [1]), (2, [1, 1000])], ARROW_POINT, "c.y.element", 2),
-    (T.MapType(TEXT, LONG), [[], [("a", 1), ("b", 300)]], pa.map_(pa.string(), pa.uint8()), "c.value", 1),
+    (
+        T.MapType(TEXT, LONG),
+        [[], [("a", 1), ("b", 300)]],
+        pa.map_(pa.string(), pa.uint8()),
+        "c.value",
+        1,
+    ),
     (TEXT, [f"v{i}" for i in range(300)], pa.dictionary(pa.int8(), pa.string()), "c", 128),
     (TEXT, ["{}", None, "nonsense"], pa.json_(), "c", 2),
     (TEXT, ["1", ""], pa.json_(), "c", 1),
@@ -87,7 +103,9 @@ BAD_WRITES: list[tuple[T.DataType, list[Any], pa.DataType, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("source", "values", "target", "column", "row"), BAD_WRITES, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(
+    ("source", "values", "target", "column", "row"), BAD_WRITES, ids=lambda v: str(v)[:40]
+)
 def test_a_value_that_does_not_fit_names_column_and_row(
     source: T.DataType, values: list[Any], target: pa.DataType, column: str, row: int
 ):
@@ -105,15 +123,30 @@ GOOD_WRITES: list[tuple[T.DataType, list[Any], pa.DataType, list[Any]]] = [
     (DOUBLE, [-0.0, 3.0, None], pa.int32(), [0, 3, None]),
     (LONG, [2**53, -(2**53)], pa.float64(), [2.0**53, -(2.0**53)]),
     (DOUBLE, [0.1, math.inf, -0.0], pa.float32(), [float(np.float32(0.1)), math.inf, -0.0]),
-    (T.FloatType(), [0.1, 65519.0, -math.inf], pa.float16(), [float(np.float16(0.1)), 65504.0, -math.inf]),
+    (
+        T.FloatType(),
+        [0.1, 65519.0, -math.inf],
+        pa.float16(),
+        [float(np.float16(0.1)), 65504.0, -math.inf],
+    ),
     (DOUBLE, [0.1], pa.float16(), [float(np.float16(0.1))]),
     (T.FloatType(), [16_777_216.0], pa.float64(), [16_777_216.0]),
     (T.IntegerType(), [7], pa.int64(), [7]),
     (T.NullType(), [None, None], pa.list_(pa.float32(), 2), [None, None]),
     (T.NullType(), [None], pa.struct([("a", pa.json_())]), [None]),
     (TEXT, ["", None, "é" * 1000], pa.large_string(), ["", None, "é" * 1000]),
-    (TEXT, ["a", None, "a", "b"], pa.dictionary(pa.uint8(), pa.large_string()), ["a", None, "a", "b"]),
-    (TEXT, [str(i) for i in range(256)], pa.dictionary(pa.uint8(), pa.string()), [str(i) for i in range(256)]),
+    (
+        TEXT,
+        ["a", None, "a", "b"],
+        pa.dictionary(pa.uint8(), pa.large_string()),
+        ["a", None, "a", "b"],
+    ),
+    (
+        TEXT,
+        [str(i) for i in range(256)],
+        pa.dictionary(pa.uint8(), pa.string()),
+        [str(i) for i in range(256)],
+    ),
     (
         TEXT,
         ['{"a": [1, 2.5, "x"]}', None, "18446744073709551615"],
@@ -121,17 +154,29 @@ GOOD_WRITES: list[tuple[T.DataType, list[Any], pa.DataType, list[Any]]] = [
         ['{"a": [1, 2.5, "x"]}', None, "18446744073709551615"],
     ),
     (BINARY, [b"abc", None], pa.binary(3), [b"abc", None]),
-    (FLOATS, [None, [1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2), [None, [1.0, 2.0], None, [3.0, 4.0]]),
+    (
+        FLOATS,
+        [None, [1.0, 2.0], None, [3.0, 4.0]],
+        pa.list_(pa.float32(), 2),
+        [None, [1.0, 2.0], None, [3.0, 4.0]],
+    ),
     (FLOATS, [[None, 2.0]], pa.list_(pa.float32(), 2), [[None, 2.0]]),
     (FLOATS, [None, None], pa.list_(pa.field("item", pa.float16(), False), 3), [None, None]),
-    (FLOATS, [None, [1.0, 2.0]], pa.list_(pa.field("item", pa.float32(), False), 2), [None, [1.0, 2.0]]),
+    (
+        FLOATS,
+        [None, [1.0, 2.0]],
+        pa.list_(pa.field("item", pa.float32(), False), 2),
+        [None, [1.0, 2.0]],
+    ),
     (FLOATS, [], pa.list_(pa.float32(), 2), []),
     (T.DateType(), [0, None, -1], pa.date64(), [0, None, -86_400_000]),
     (T.TimestampType(), [1_000_000, None], pa.timestamp("s", "Asia/Kathmandu"), [1, None]),
 ]
 
 
-@pytest.mark.parametrize(("source", "values", "target", "expected"), GOOD_WRITES, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(
+    ("source", "values", "target", "expected"), GOOD_WRITES, ids=lambda v: str(v)[:40]
+)
 def test_a_value_that_fits_is_written_exactly_or_as_the_nearest_float(
     source: T.DataType, values: list[Any], target: pa.DataType, expected: list[Any]
 ):
@@ -143,14 +188,18 @@ def test_a_value_that_fits_is_written_exactly_or_as_the_nearest_float(
         return
     storage = got.storage if isinstance(got, pa.ExtensionArray) else got
     moment = pa.types.is_temporal(target)
-    expected_array = pa.array(expected, pa.int64()).view(target) if moment else pa.array(expected, storage.type)
+    expected_array = (
+        pa.array(expected, pa.int64()).view(target) if moment else pa.array(expected, storage.type)
+    )
     assert facts(got) == facts(expected_array)
 
 
 def text_of(values: list[bytes | None], kind: pa.DataType = pa.string()) -> pa.Array:  # noqa: B008 - immutable
     """Returns text of any bytes, like Spark's JVM."""
     binary = pa.array(values, pa.large_binary() if kind == pa.large_string() else pa.binary())
-    return pa.Array.from_buffers(kind, len(binary), binary.buffers(), binary.null_count, binary.offset)
+    return pa.Array.from_buffers(
+        kind, len(binary), binary.buffers(), binary.null_count, binary.offset
+    )
 
 
 OTHER_BYTES = [b"a", None, b"", "é".encode(), b"\xc1"]
@@ -166,9 +215,24 @@ BAD_TEXTS: list[tuple[pa.Array, pa.DataType, str, int]] = [
     (text_of(OTHER_BYTES).slice(3), pa.string(), "c", 1),
     (text_of([b'"\xc1"']), pa.json_(), "c", 0),
     (text_of([b'"\xed\xa0\x80"']), pa.string(), "c", 0),
-    (pa.DictionaryArray.from_arrays([1, 0, 2], text_of([b"a", b"b", b"\xff"])), pa.string(), "c", 2),
-    (pa.ListArray.from_arrays([0, 2, 2, 5], text_of(OTHER_BYTES)), pa.list_(pa.string()), "c.element", 2),
-    (pa.StructArray.from_arrays([text_of(OTHER_BYTES)], ["s"]), pa.struct([("s", pa.string())]), "c.s", 4),
+    (
+        pa.DictionaryArray.from_arrays([1, 0, 2], text_of([b"a", b"b", b"\xff"])),
+        pa.string(),
+        "c",
+        2,
+    ),
+    (
+        pa.ListArray.from_arrays([0, 2, 2, 5], text_of(OTHER_BYTES)),
+        pa.list_(pa.string()),
+        "c.element",
+        2,
+    ),
+    (
+        pa.StructArray.from_arrays([text_of(OTHER_BYTES)], ["s"]),
+        pa.struct([("s", pa.string())]),
+        "c.s",
+        4,
+    ),
     (
         pa.MapArray.from_arrays([0, 1, 2], text_of([b"k", b"\x80"]), text_of([b"v", b"v"])),
         pa.map_(pa.string(), pa.string()),
@@ -178,7 +242,9 @@ BAD_TEXTS: list[tuple[pa.Array, pa.DataType, str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "target", "column", "row"), BAD_TEXTS, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize(
+    ("values", "target", "column", "row"), BAD_TEXTS, ids=lambda v: str(v)[:40]
+)
 def test_text_of_other_bytes_than_utf8_names_column_and_row(
     values: pa.Array, target: pa.DataType, column: str, row: int
 ):
@@ -201,7 +267,9 @@ def test_bytes_that_a_null_hides_do_not_reach_lance(tmp_path):
         batch = pa.record_batch([hidden], ["c"])
         converted = WriteConverter(batch.schema, pa.schema([pa.field("c", kind)])).convert(batch)
         for version in ("2.0", "2.1", "2.2"):
-            table = lance.write_dataset(pa.table(converted), tmp_path, mode="overwrite", data_storage_version=version)
+            table = lance.write_dataset(
+                pa.table(converted), tmp_path, mode="overwrite", data_storage_version=version
+            )
             assert table.to_table()["c"].to_pylist() == hidden.to_pylist()
 
 
@@ -212,7 +280,8 @@ def test_bfloat16_is_the_nearest_one(values: list[float]):
     got = write(T.FloatType(), fitting, lance.arrow.BFloat16Type()).storage.to_pylist()
     for value, bits in zip(fitting, got, strict=True):
         near = [
-            np.frombuffer((n & 0xFFFF).to_bytes(2, "little").rjust(4, b"\0"), np.float32)[0] for n in _neighbours(bits)
+            np.frombuffer((n & 0xFFFF).to_bytes(2, "little").rjust(4, b"\0"), np.float32)[0]
+            for n in _neighbours(bits)
         ]
         expected_value = np.frombuffer(b"\0\0" + bits, np.float32)[0]
         if math.isnan(value):
@@ -227,7 +296,8 @@ def test_bfloat16_is_the_nearest_one(values: list[float]):
 def test_no_nan_becomes_a_number_as_bfloat16():
     bits = np.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00000], np.uint32)
     converter = WriteConverter(
-        T.StructType([T.StructField("c", T.FloatType())]), pa.schema([("c", lance.arrow.BFloat16Type())])
+        T.StructType([T.StructField("c", T.FloatType())]),
+        pa.schema([("c", lance.arrow.BFloat16Type())]),
     )
     got = converter.convert(pa.record_batch({"c": pa.array(bits.view(np.float32))})).column(0)
     assert all(math.isnan(value) for value in read(got).to_pylist())
@@ -258,20 +328,31 @@ BAD_READS: list[tuple[pa.Array, str, int]] = [
     (pa.array([[], [0, 1]], pa.list_(pa.timestamp("ns"))), "c.element", 1),
     (pa.array([[0, 0], [0, 1]], pa.list_(pa.timestamp("ns"), 2)), "c.element", 1),
     (pa.array([{"a": 1000}, {"a": 1}], pa.struct([("a", pa.timestamp("ns"))])), "c.a", 1),
-    (pa.array([[("k", 1000)], [("k", 0), ("l", 7)]], pa.map_(pa.string(), pa.timestamp("ns"))), "c.value", 1),
+    (
+        pa.array([[("k", 1000)], [("k", 0), ("l", 7)]], pa.map_(pa.string(), pa.timestamp("ns"))),
+        "c.value",
+        1,
+    ),
     (pa.array([0, 1001], pa.time64("ns")), "c", 1),
 ]
 
 
-@pytest.mark.parametrize(("column", "path", "row"), BAD_READS, ids=lambda v: str(getattr(v, "type", v)))
-def test_a_stored_value_that_spark_cannot_hold_names_column_and_row(column: pa.Array, path: str, row: int):
+@pytest.mark.parametrize(
+    ("column", "path", "row"), BAD_READS, ids=lambda v: str(getattr(v, "type", v))
+)
+def test_a_stored_value_that_spark_cannot_hold_names_column_and_row(
+    column: pa.Array, path: str, row: int
+):
     with pytest.raises(ValueConversionError) as caught:
         read(column, rows_before=100)
     assert (caught.value.column, caught.value.row) == (path, 100 + row)
 
 
 def test_row_addresses_are_bigints_and_one_beyond_them_is_refused():
-    schema, target = pa.schema([("_rowaddr", pa.uint64())]), T.StructType([T.StructField("_rowaddr", LONG)])
+    schema, target = (
+        pa.schema([("_rowaddr", pa.uint64())]),
+        T.StructType([T.StructField("_rowaddr", LONG)]),
+    )
     converter = ReadConverter(schema, target)
     good = converter.convert(pa.record_batch([pa.array([2**63 - 1], pa.uint64())], schema=schema))
     assert good.column(0).to_pylist() == [2**63 - 1]
@@ -284,7 +365,9 @@ def test_values_under_nulls_are_never_errors():
     bad = pa.array([1, 1000, 7, 2000], pa.timestamp("ns"))
     mask = pa.array([True, False])
     struct = pa.StructArray.from_arrays([bad.slice(0, 2)], ["a"], mask=mask)
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array([1, 1, 1000, 2000], pa.timestamp("ns")), 2, mask=mask)
+    vectors = pa.FixedSizeListArray.from_arrays(
+        pa.array([1, 1, 1000, 2000], pa.timestamp("ns")), 2, mask=mask
+    )
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), bad, mask=mask)
     nested = pa.StructArray.from_arrays([lists], ["l"], mask=pa.array([False, False]))
     for column in (struct, vectors, lists, nested):
@@ -304,7 +387,12 @@ def test_values_under_nulls_are_never_errors():
             pa.struct([pa.field("a", pa.int64(), False)]),
             "c.a",
         ),
-        (T.ArrayType(LONG), [[1], [2, None]], pa.list_(pa.field("item", pa.int64(), False)), "c.element"),
+        (
+            T.ArrayType(LONG),
+            [[1], [2, None]],
+            pa.list_(pa.field("item", pa.int64(), False)),
+            "c.element",
+        ),
         (
             T.MapType(TEXT, LONG),
             [[], [("k", None)]],
@@ -317,7 +405,10 @@ def test_values_under_nulls_are_never_errors():
 def test_a_null_in_a_column_that_is_not_nullable_is_an_error(
     source: T.DataType, values: list[Any], target: pa.DataType, column: str
 ):
-    check_writable(T.StructType([T.StructField("c", source)]), pa.schema([pa.field("c", target, nullable=False)]))
+    check_writable(
+        T.StructType([T.StructField("c", source)]),
+        pa.schema([pa.field("c", target, nullable=False)]),
+    )
     with pytest.raises(ValueConversionError, match="NULL") as caught:
         write(source, values, target, nullable=False)
     assert (caught.value.column, caught.value.row) == (column, 1)
@@ -328,16 +419,24 @@ def test_a_null_below_a_null_is_no_error():
     hidden = pa.StructArray.from_arrays([pa.array([None, 1], pa.int64())], ["a"], mask=mask)
     kind = pa.struct([pa.field("a", pa.int64(), False)])
     source = T.StructType([T.StructField("c", T.StructType([T.StructField("a", LONG)]))])
-    got = WriteConverter(source, pa.schema([("c", kind)])).convert(pa.record_batch({"c": hidden})).column(0)
+    got = (
+        WriteConverter(source, pa.schema([("c", kind)]))
+        .convert(pa.record_batch({"c": hidden}))
+        .column(0)
+    )
     assert got.to_pylist() == [None, {"a": 1}]
     assert lance_takes(got, kind) == [None, {"a": 1}]
 
 
 @pytest.mark.parametrize("values", [[None, None], [None, [1.0, 2.0], None]], ids=str)
 @pytest.mark.parametrize(
-    "item", [pa.float32(), pa.float16(), pa.list_(pa.field("item", pa.float32(), False), 1)], ids=str
+    "item",
+    [pa.float32(), pa.float16(), pa.list_(pa.field("item", pa.float32(), False), 1)],
+    ids=str,
 )
-def test_lance_takes_null_vectors_whose_elements_cannot_be_null(values: list[Any], item: pa.DataType):
+def test_lance_takes_null_vectors_whose_elements_cannot_be_null(
+    values: list[Any], item: pa.DataType
+):
     kind = pa.list_(pa.field("item", item, False), 2)
     nested = pa.types.is_fixed_size_list(item)
     source = T.ArrayType(FLOATS) if nested else FLOATS
@@ -350,14 +449,21 @@ def lance_takes(column: pa.Array, kind: pa.DataType) -> list[Any]:
     import tempfile
 
     with tempfile.TemporaryDirectory() as home:
-        lance.write_dataset(pa.Table.from_arrays([column], schema=pa.schema([("c", kind)])), f"{home}/t")
+        lance.write_dataset(
+            pa.Table.from_arrays([column], schema=pa.schema([("c", kind)])), f"{home}/t"
+        )
         return list(lance.dataset(f"{home}/t").to_table()["c"].to_pylist())
 
 
 def test_missing_columns_and_fields_become_null_and_order_is_the_tables():
     inner = pa.struct([("new", pa.list_(pa.float16(), 2)), ("b", pa.int8()), ("a", pa.int64())])
     target = pa.schema(
-        [("z", pa.dictionary(pa.int8(), pa.string())), ("s", inner), ("id", pa.int64()), ("j", pa.json_())]
+        [
+            ("z", pa.dictionary(pa.int8(), pa.string())),
+            ("s", inner),
+            ("id", pa.int64()),
+            ("j", pa.json_()),
+        ]
     )
     source = T.StructType(
         [
@@ -366,7 +472,10 @@ def test_missing_columns_and_fields_become_null_and_order_is_the_tables():
         ]
     )
     batch = pa.record_batch(
-        {"ID": pa.array([1, 2]), "s": pa.array([(1, 2), None], pa.struct([("a", pa.int64()), ("B", pa.int64())]))}
+        {
+            "ID": pa.array([1, 2]),
+            "s": pa.array([(1, 2), None], pa.struct([("a", pa.int64()), ("B", pa.int64())])),
+        }
     )
     got = WriteConverter(source, target).convert(batch)
     assert got.schema.equals(target, check_metadata=True)
@@ -378,16 +487,27 @@ def test_missing_columns_and_fields_become_null_and_order_is_the_tables():
 
 @pytest.mark.parametrize("kind", [lance.blob.BlobType(), pa.large_binary()], ids=str)
 def test_bytes_are_written_into_blob_columns(kind: pa.DataType, tmp_path):
-    field = pa.field("c", kind, metadata={"lance-encoding:blob": "true"} if kind == pa.large_binary() else None)
+    field = pa.field(
+        "c", kind, metadata={"lance-encoding:blob": "true"} if kind == pa.large_binary() else None
+    )
     table = pa.schema([field])
     blob_column = write_field(field, [b"abc", None, b"", b"x" * 100_000])
-    lance.write_dataset(pa.Table.from_batches([pa.record_batch([blob_column], schema=table)]), tmp_path / "t")
+    lance.write_dataset(
+        pa.Table.from_batches([pa.record_batch([blob_column], schema=table)]), tmp_path / "t"
+    )
     dataset = lance.dataset(tmp_path / "t")
     again = write_field(dataset.schema.field("c"), [b"more"])
     lance.write_dataset(
-        pa.Table.from_batches([pa.record_batch([again], schema=dataset.schema)]), tmp_path / "t", mode="append"
+        pa.Table.from_batches([pa.record_batch([again], schema=dataset.schema)]),
+        tmp_path / "t",
+        mode="append",
     )
-    stored = lance.dataset(tmp_path / "t").scanner(blob_handling="all_binary").to_table()["c"].to_pylist()
+    stored = (
+        lance.dataset(tmp_path / "t")
+        .scanner(blob_handling="all_binary")
+        .to_table()["c"]
+        .to_pylist()
+    )
     assert stored == [b"abc", None, b"", b"x" * 100_000, b"more"]
 
 
@@ -404,28 +524,58 @@ def test_a_null_blob_has_a_null_descriptor(version: str, tmp_path):
     dataset = lance.dataset(tmp_path / "t")
     scanned = dataset.to_table()
     converter = ReadConverter(scanned.schema, to_spark_schema(dataset.schema))
-    got = [row["b"] for batch in scanned.to_batches() for row in converter.convert(batch).to_pylist()]
+    got = [
+        row["b"] for batch in scanned.to_batches() for row in converter.convert(batch).to_pylist()
+    ]
     assert [d and d["size"] for d in got] == [1, None, 0, None]
 
 
 MISMATCHES: list[tuple[T.StructType, pa.Schema, list[str]]] = [
     (T.StructType([T.StructField("x", LONG)]), pa.schema([("y", pa.int64())]), ["x"]),
-    (T.StructType([T.StructField("a", LONG)]), pa.schema([("a", pa.int64()), pa.field("b", pa.int8(), False)]), ["b"]),
+    (
+        T.StructType([T.StructField("a", LONG)]),
+        pa.schema([("a", pa.int64()), pa.field("b", pa.int8(), False)]),
+        ["b"],
+    ),
     (T.StructType([T.StructField("a", TEXT)]), pa.schema([("a", pa.int64())]), ["a"]),
     (T.StructType([T.StructField("a", BINARY)]), pa.schema([("a", pa.string())]), ["a"]),
-    (T.StructType([T.StructField("a", T.TimestampType())]), pa.schema([("a", pa.timestamp("us"))]), ["a"]),
-    (T.StructType([T.StructField("a", T.TimestampNTZType())]), pa.schema([("a", pa.timestamp("us", "UTC"))]), ["a"]),
-    (T.StructType([T.StructField("a", T.NullType())]), pa.schema([pa.field("a", pa.int8(), False)]), ["a"]),
+    (
+        T.StructType([T.StructField("a", T.TimestampType())]),
+        pa.schema([("a", pa.timestamp("us"))]),
+        ["a"],
+    ),
+    (
+        T.StructType([T.StructField("a", T.TimestampNTZType())]),
+        pa.schema([("a", pa.timestamp("us", "UTC"))]),
+        ["a"],
+    ),
+    (
+        T.StructType([T.StructField("a", T.NullType())]),
+        pa.schema([pa.field("a", pa.int8(), False)]),
+        ["a"],
+    ),
     (
         T.StructType([T.StructField("a", T.ArrayType(TEXT))]),
         pa.schema([("a", pa.list_(pa.float32(), 2))]),
         ["a.element"],
     ),
     (T.StructType([T.StructField("a", DOUBLE)]), pa.schema([("a", pa.decimal128(10, 2))]), ["a"]),
-    (T.StructType([T.StructField("a", LONG), T.StructField("a", LONG)]), pa.schema([("a", pa.int64())]), ["a"]),
-    (T.StructType([T.StructField("a", LONG), T.StructField("A", LONG)]), pa.schema([("a", pa.int64())]), ["A"]),
+    (
+        T.StructType([T.StructField("a", LONG), T.StructField("a", LONG)]),
+        pa.schema([("a", pa.int64())]),
+        ["a"],
+    ),
+    (
+        T.StructType([T.StructField("a", LONG), T.StructField("A", LONG)]),
+        pa.schema([("a", pa.int64())]),
+        ["A"],
+    ),
     (T.StructType([]), pa.schema([("a", pa.int64())]), ["columns"]),
-    (T.StructType([T.StructField("p", POINT)]), pa.schema([("p", pa.struct([("x", pa.int8())]))]), ["p.y"]),
+    (
+        T.StructType([T.StructField("p", POINT)]),
+        pa.schema([("p", pa.struct([("x", pa.int8())]))]),
+        ["p.y"],
+    ),
     (
         T.StructType([T.StructField("p", POINT), T.StructField("q", TEXT)]),
         pa.schema([("p", pa.struct([("x", pa.bool_()), ("y", pa.int8())])), ("q", pa.date32())]),
@@ -446,8 +596,15 @@ def test_a_dataframe_that_does_not_fit_is_refused_before_anything_is_written(
 
 
 def test_a_mismatch_shows_both_schemas_side_by_side():
-    source = T.StructType([T.StructField("id", LONG, False), T.StructField("p", POINT), T.StructField("x", TEXT)])
-    target = pa.schema([pa.field("id", pa.uint8()), ("p", pa.struct([("x", pa.bool_()), ("y", pa.list_(pa.int8()))]))])
+    source = T.StructType(
+        [T.StructField("id", LONG, False), T.StructField("p", POINT), T.StructField("x", TEXT)]
+    )
+    target = pa.schema(
+        [
+            pa.field("id", pa.uint8()),
+            ("p", pa.struct([("x", pa.bool_()), ("y", pa.list_(pa.int8()))])),
+        ]
+    )
     with pytest.raises(SchemaMismatchError) as caught:
         check_writable(source, target)
     assert str(caught.value).splitlines()[1:] == [

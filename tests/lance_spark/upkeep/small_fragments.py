@@ -29,11 +29,22 @@ Act = Callable[[str], object]
 
 def rows(first: int = 0, count: int = ROWS) -> pa.Table:
     ids = range(first, first + count)
-    return pa.table({"id": pa.array(ids, pa.int64()), "x": pa.array(ids, pa.int64()), "text": [f"w {i}" for i in ids]})
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "x": pa.array(ids, pa.int64()),
+            "text": [f"w {i}" for i in ids],
+        }
+    )
 
 
 def make(db: Connection, *, stable: bool = True, name: str = "t") -> Table:
-    lance.write_dataset(rows(), f"{db.uri}/{name}.lance", max_rows_per_file=FRAGMENT_ROWS, enable_stable_row_ids=stable)
+    lance.write_dataset(
+        rows(),
+        f"{db.uri}/{name}.lance",
+        max_rows_per_file=FRAGMENT_ROWS,
+        enable_stable_row_ids=stable,
+    )
     return db.open_table(name)
 
 
@@ -55,7 +66,10 @@ def assert_indexes_are_right(uri: str) -> None:
         for value in (0, 3, 11, 25, 38, 59):
             test = f"{column} = {value}"
             matches = dataset.to_table(filter=test).to_pylist()
-            assert matches == dataset.scanner(filter=test, use_scalar_index=False).to_table().to_pylist(), test
+            assert (
+                matches
+                == dataset.scanner(filter=test, use_scalar_index=False).to_table().to_pylist()
+            ), test
 
 
 # Changes by other writers
@@ -202,7 +216,9 @@ def before_commit(act: Callable[[], object], *, after_look: bool = False) -> Ite
 
         return once
 
-    owner, name = (compaction_commit, "_attempt") if after_look else (compaction, "commit_compacted")
+    owner, name = (
+        (compaction_commit, "_attempt") if after_look else (compaction, "commit_compacted")
+    )
     with patch.object(owner, name, acting(getattr(owner, name))):
         yield
     assert not acts, "it was not committed"

@@ -81,7 +81,10 @@ def test_finished_groups_are_committed_while_others_run(db: Connection):
     result = table.compact_files(**TWO_IN_ONE, commit_granularity=1, concurrency=1)
     assert len(result.versions) == 3 and result.fragments_added == 3
     assert fragment_rows(table.uri) == [20, 20, 20]
-    sizes = [len(table.to_lance().checkout_version(version).get_fragments()) for version in range(1, table.version + 1)]
+    sizes = [
+        len(table.to_lance().checkout_version(version).get_fragments())
+        for version in range(1, table.version + 1)
+    ]
     assert sorted(set(sizes), reverse=True) == [6, 5, 4, 3]
 
 
@@ -121,20 +124,33 @@ def test_a_compaction_gives_the_table_of_pylance(
     for name in ("ours", "theirs"):
         lance.dataset(folder / name).delete(f"id IN ({', '.join(map(str, [-1, *deleted]))})")
     metrics = lance.dataset(folder / "theirs").optimize.compact_files(**options)
-    result = open_table(str(folder / "ours")).compact_files(**options, commit_granularity=granularity)
+    result = open_table(str(folder / "ours")).compact_files(
+        **options, commit_granularity=granularity
+    )
     our_copy, lance_copy = lance.dataset(folder / "ours"), lance.dataset(folder / "theirs")
     assert our_copy.to_table() == lance_copy.to_table()
     assert fragment_rows(str(folder / "ours")) == fragment_rows(str(folder / "theirs"))
-    assert (result.fragments_removed, result.fragments_added) == (metrics.fragments_removed, metrics.fragments_added)
+    assert (result.fragments_removed, result.fragments_added) == (
+        metrics.fragments_removed,
+        metrics.fragments_added,
+    )
     if stable:
-        ids = [copy.scanner(columns=["id"], with_row_id=True).to_table() for copy in (our_copy, lance_copy)]
+        ids = [
+            copy.scanner(columns=["id"], with_row_id=True).to_table()
+            for copy in (our_copy, lance_copy)
+        ]
         assert ids[0] == ids[1]
 
 
 @pytest.mark.guarantee("U08")
 @pytest.mark.parametrize(
     ("after_look", "stable"),
-    [(False, True), (True, True), pytest.param(False, False, marks=LONG), pytest.param(True, False, marks=LONG)],
+    [
+        (False, True),
+        (True, True),
+        pytest.param(False, False, marks=LONG),
+        pytest.param(True, False, marks=LONG),
+    ],
 )
 @pytest.mark.parametrize("act", LOSES, ids=name_of)
 def test_a_commit_that_comes_first_stands(db: Connection, act: Act, stable: bool, after_look: bool):
@@ -165,13 +181,21 @@ def test_a_commit_that_comes_first_stands(db: Connection, act: Act, stable: bool
 
 
 @pytest.mark.parametrize(
-    "act", [None, *ON_INDEXES, delete_rows, append], ids=lambda act: "nothing" if act is None else name_of(act)
+    "act",
+    [None, *ON_INDEXES, delete_rows, append],
+    ids=lambda act: "nothing" if act is None else name_of(act),
 )
 @pytest.mark.parametrize(
     ("indexed", "stable"),
-    [("BTREE", True), ("BITMAP", False), *(pytest.param(kind, kind != "BTREE", marks=LONG) for kind in KINDS)],
+    [
+        ("BTREE", True),
+        ("BITMAP", False),
+        *(pytest.param(kind, kind != "BTREE", marks=LONG) for kind in KINDS),
+    ],
 )
-def test_indexes_serve_and_are_right_afterwards(db: Connection, act: Act | None, indexed: str, stable: bool):
+def test_indexes_serve_and_are_right_afterwards(
+    db: Connection, act: Act | None, indexed: str, stable: bool
+):
     table = make(db, stable=stable)
     lance.dataset(table.uri).create_scalar_index("id", indexed)
     if act is None:
@@ -190,7 +214,9 @@ def test_indexes_serve_and_are_right_afterwards(db: Connection, act: Act | None,
 
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 @pytest.mark.parametrize("act", ON_INDEXES, ids=name_of)
-def test_an_index_that_is_built_meanwhile_covers_what_is_compacted(db: Connection, act: Act, stable: bool):
+def test_an_index_that_is_built_meanwhile_covers_what_is_compacted(
+    db: Connection, act: Act, stable: bool
+):
     table = make(db, stable=stable)
     with before_commit(lambda: act(table.uri)):
         result = table.compact_files(**TWO_IN_ONE)
@@ -198,11 +224,18 @@ def test_an_index_that_is_built_meanwhile_covers_what_is_compacted(db: Connectio
     assert result.retries == ON_INDEXES[act]
     dataset = lance.dataset(table.uri)
     covered = {
-        number for index in dataset.describe_indices() for part in index.segments for number in part.fragment_ids
+        number
+        for index in dataset.describe_indices()
+        for part in index.segments
+        for number in part.fragment_ids
     }
     present = {fragment.fragment_id for fragment in dataset.get_fragments()}
     assert (present <= covered) == (
-        act in (build_index, *[index_change for index_change in ON_INDEXES if "value" in index_change.__name__])
+        act
+        in (
+            build_index,
+            *[index_change for index_change in ON_INDEXES if "value" in index_change.__name__],
+        )
     )
 
 
@@ -231,7 +264,9 @@ def test_a_column_that_takes_the_place_of_another_one_gets_nothing_of_it(db: Con
     number = max(column.id() for column in table.to_lance().lance_schema.fields())
     with before_commit(replace_column):
         result = table.compact_files(**TWO_IN_ONE)
-    assert number == max(column.id() for column in table.to_lance().lance_schema.fields()), "Lance reuses ids"
+    assert number == max(column.id() for column in table.to_lance().lance_schema.fields()), (
+        "Lance reuses ids"
+    )
     assert result.retries == 3 and table.to_arrow()["second"].null_count == ROWS
 
 
@@ -284,7 +319,9 @@ def test_values_that_a_backfill_computes_beside_it_are_carried_over(db: Connecti
     assert compacted.retries == 1 and fragment_rows(uri) == [ROWS + 10]
     assert calls() == list(range(ROWS + 10))
     assert table.count_rows("tenfold = id * 10") == ROWS + 10
-    assert table.backfill("tenfold").rows_computed == 0 and not table.plan_backfill("tenfold").has_work
+    assert (
+        table.backfill("tenfold").rows_computed == 0 and not table.plan_backfill("tenfold").has_work
+    )
 
 
 def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: Connection):
@@ -294,11 +331,17 @@ def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: C
     open(path, "wb").close()
     lance_spark.dataset._open_pinned.cache_clear()  # type: ignore[attr-defined]
     with pytest.raises(
-        UpkeepIncompleteError, match=r"fragment 2: .*The other fragments are compacted: 4 fragments became 2"
+        UpkeepIncompleteError,
+        match=r"fragment 2: .*The other fragments are compacted: 4 fragments became 2",
     ) as e:
         table.compact_files(**TWO_IN_ONE)
-    assert isinstance(e.value.result, lance_spark.CompactionResult) and e.value.result.fragments_added == 2
-    assert sorted(fragment.count_rows() for fragment in lance.dataset(table.uri).get_fragments()) == [10, 10, 20, 20]
+    assert (
+        isinstance(e.value.result, lance_spark.CompactionResult)
+        and e.value.result.fragments_added == 2
+    )
+    assert sorted(
+        fragment.count_rows() for fragment in lance.dataset(table.uri).get_fragments()
+    ) == [10, 10, 20, 20]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +370,9 @@ def test_a_commit_whose_answer_is_lost(
         assert table.compact_files(**TWO_IN_ONE).versions == (table.version - other_commits,)
         assert fragment_rows(table.uri) == [20, 20, 20] + [1] * other_commits
         return
-    with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*Nothing was committed"):
+    with pytest.raises(
+        lance_spark.CommitError, match=r"connection was reset.*Nothing was committed"
+    ):
         table.compact_files(**TWO_IN_ONE)
     assert unnamed_files(table.uri) == set()
     assert fragment_rows(table.uri)[:FRAGMENTS] == [10] * FRAGMENTS
@@ -344,14 +389,20 @@ def test_blobs_and_nested_columns_come_along(db: Connection, version: Any, stabl
         "nested": pa.array([{"a": i, "b": [{"c": str(i)}]} for i in range(30)]),
     }
     if version == "2.2":
-        columns["blob"] = lance.blob_array([None if i == 3 else content_ for i, content_ in enumerate(blobs)])
+        columns["blob"] = lance.blob_array(
+            [None if i == 3 else content_ for i, content_ in enumerate(blobs)]
+        )
         data = pa.table({**columns, "blob": columns["blob"]}, schema=pa.schema([
             *(pa.field(n, c.type) for n, c in columns.items() if n != "blob"), lance.blob_field("blob")]))  # fmt: skip
     else:
         blob = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
-        schema = pa.schema([*(pa.field(name, column_.type) for name, column_ in columns.items()), blob])
+        schema = pa.schema(
+            [*(pa.field(name, column_.type) for name, column_ in columns.items()), blob]
+        )
         data = pa.table([*columns.values(), pa.array(blobs, pa.large_binary())], schema=schema)
-    lance.write_dataset(data, uri, max_rows_per_file=5, data_storage_version=version, enable_stable_row_ids=stable)
+    lance.write_dataset(
+        data, uri, max_rows_per_file=5, data_storage_version=version, enable_stable_row_ids=stable
+    )
     table = db.open_table("t")
     table.to_lance().delete("id = 14")
 
@@ -382,7 +433,9 @@ def test_blobs_and_nested_columns_come_along(db: Connection, version: Any, stabl
 )
 def test_a_wrong_parameter_is_refused(wrong: dict[str, Any]):
     with pytest.raises(OptionError, match=next(iter(wrong))):
-        lance_spark.Table(DatasetRef.at("/nowhere"), "t", NoSpark, query_spark=NoSpark).compact_files(**wrong)  # type: ignore[arg-type]
+        lance_spark.Table(
+            DatasetRef.at("/nowhere"), "t", NoSpark, query_spark=NoSpark
+        ).compact_files(**wrong)  # type: ignore[arg-type]
 
 
 def test_an_older_version_is_not_compacted(db: Connection):

@@ -14,7 +14,14 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.upkeep.compaction import CompactionTask, Written
-from tests.lance_spark.upkeep.small_fragments import ROWS, TWO_IN_ONE, content, fragment_rows, make, unnamed_files
+from tests.lance_spark.upkeep.small_fragments import (
+    ROWS,
+    TWO_IN_ONE,
+    content,
+    fragment_rows,
+    make,
+    unnamed_files,
+)
 from tests.support.drivers import driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -26,7 +33,9 @@ def test_after_a_kill_the_next_compaction_does_what_is_left(tmp_path: Path, spar
     table = make(db)
     before = content(table.uri)
     settings = {**TWO_IN_ONE, "commit_granularity": 1, "concurrency": 1}
-    with driver({"t": (tmp_path, settings)}, module="tests.support.compaction_driver", common={}) as started:
+    with driver(
+        {"t": (tmp_path, settings)}, module="tests.support.compaction_driver", common={}
+    ) as started:
         started.wait_for((tmp_path / "held").exists)
         started.kill()
     assert content(table.uri) == before and sorted(fragment_rows(table.uri)) == [10, 10, 10, 10, 20]
@@ -42,7 +51,9 @@ def test_after_a_kill_the_next_compaction_does_what_is_left(tmp_path: Path, spar
     assert unnamed_files(table.uri) == set() and content(table.uri) == before
 
 
-def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_dies_takes_nothing_with_it(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
     table = make(lance_spark.connect(str(tmp_path), spark, progress=False))
     flag, pieces = str(tmp_path / "died"), []
 
@@ -60,6 +71,8 @@ def test_a_worker_that_dies_takes_nothing_with_it(tmp_path: Path, spark: SparkSe
             return CompactionTask(**self.fields).run()
 
     monkeypatch.setattr("lance_spark.upkeep.compaction.CompactionTask", Deadly)
-    with pytest.raises(lance_spark.UpkeepIncompleteError, match="fragment 0: its task died in 4 attempts"):
+    with pytest.raises(
+        lance_spark.UpkeepIncompleteError, match="fragment 0: its task died in 4 attempts"
+    ):
         table.compact_files(**TWO_IN_ONE)
     assert sorted(fragment_rows(table.uri)) == [10, 10, 20, 20] and table.count_rows() == ROWS

@@ -47,7 +47,15 @@ FORGED = (
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     lance.write_dataset(pa.table({"id": [1, 2, 3]}), tmp_path / "tables/t.lance")
-    for name in ("a.txt", "deep/b.txt", "deep/.c.tmp", f"{ATTEMPT}/attempt", "open", "heartbeat", "1/2/3-4.1.j.rows"):
+    for name in (
+        "a.txt",
+        "deep/b.txt",
+        "deep/.c.tmp",
+        f"{ATTEMPT}/attempt",
+        "open",
+        "heartbeat",
+        "1/2/3-4.1.j.rows",
+    ):
         (tmp_path / "victim" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "victim" / name).write_text("of the victim")
     (tmp_path / "victim/heartbeat").write_text('{"at": 0}')
@@ -57,9 +65,28 @@ def uri(tmp_path: Path) -> str:
 def forge_job(uri: str, staging_id: str, key: str = "k", status: str = "RUNNING") -> None:
     row: dict[str, Any] = dict.fromkeys(JOBS.schema.names)
     row |= {name: 0 for name in JOBS.schema.names if name.startswith(("rows_", "fragments_"))}
-    row |= {"job_id": f"forged {staging_id}", "job_type": "backfill", "status": status, "columns": ["f"], "key": key}
-    row |= {"udf_name": "u", "udf_version": "1", "input_columns": ["id"], "read_version": 1, "staging_id": staging_id}
-    row |= {"launched_at": OLD, "updated_at": OLD, "launched_by": "me", "versions": [], "retries": 0, "seconds": "{}"}
+    row |= {
+        "job_id": f"forged {staging_id}",
+        "job_type": "backfill",
+        "status": status,
+        "columns": ["f"],
+        "key": key,
+    }
+    row |= {
+        "udf_name": "u",
+        "udf_version": "1",
+        "input_columns": ["id"],
+        "read_version": 1,
+        "staging_id": staging_id,
+    }
+    row |= {
+        "launched_at": OLD,
+        "updated_at": OLD,
+        "launched_by": "me",
+        "versions": [],
+        "retries": 0,
+        "seconds": "{}",
+    }
     row["process"] = json.dumps({"host": "another", "pid": 1, "started": "0"})
     rows = pa.Table.from_pylist([row], schema=JOBS.schema)
     lance.write_dataset(rows, f"{uri}/_lance_spark/jobs.lance", mode="append")
@@ -133,8 +160,12 @@ def plant_table(at: Path) -> Path:
 UUID = "0b7a3d5e-1c11-4f6e-9d44-111111111111"
 
 
-@pytest.mark.parametrize("link", ["data", "data/linked", "_versions/linked", f"_indices/{UUID}", "linked", "tree/dev"])
-def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(link: str, uri: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "link", ["data", "data/linked", "_versions/linked", f"_indices/{UUID}", "linked", "tree/dev"]
+)
+def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(
+    link: str, uri: str, tmp_path: Path
+):
     victim = plant_table(tmp_path / "other.lance")
     place = Path(uri, link)
     if place.exists():
@@ -148,7 +179,10 @@ def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(link: str, uri
     before = picture(tmp_path)
     for delete_unverified in (False, True):
         task = CleanupTask(
-            table=DatasetRef.at(uri), older_than_s=0.0, delete_unverified=delete_unverified, error_if_tagged=False
+            table=DatasetRef.at(uri),
+            older_than_s=0.0,
+            delete_unverified=delete_unverified,
+            error_if_tagged=False,
         )
         with pytest.raises(TableUnwritableError, match=r"holds the link .*Remove the link"):
             result_of(task.run(), uri)
@@ -157,8 +191,12 @@ def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(link: str, uri
 
 
 @pytest.mark.filterwarnings("ignore::lance_spark.DamagedRecordWarning")
-@pytest.mark.parametrize("link", ["_lance_spark", "_lance_spark/jobs.lance", "_lance_spark/jobs.lance/data"])
-def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(link: str, uri: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "link", ["_lance_spark", "_lance_spark/jobs.lance", "_lance_spark/jobs.lance/data"]
+)
+def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(
+    link: str, uri: str, tmp_path: Path
+):
     place = Path(uri, link)
     other_table = tmp_path / "tables/other.lance"
     lance.write_dataset(pa.table({"id": [1]}), other_table)
@@ -179,7 +217,9 @@ def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(
     with pytest.raises(TableUnwritableError, match=r"is a link, and no link is followed.*--repair"):
         history.save(replace(record, status="RUNNING"))
     damages = lance_spark.check(uri).damages
-    assert {damage.place for damage in damages} == {link} and not any(damage.repaired for damage in damages)
+    assert {damage.place for damage in damages} == {link} and not any(
+        damage.repaired for damage in damages
+    )
     assert picture(other_table) == before
     assert lance_spark.check(uri, repair=True).is_intact
     assert not place.is_symlink() and lance_spark.check(uri).damages == ()
@@ -188,7 +228,10 @@ def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(
 
 @pytest.mark.parametrize("name", ["x", ATTEMPT.upper(), "customers"])
 def test_a_marker_with_another_id_than_ours_leads_to_no_data_file(name: str, uri: str):
-    marker, file = Path(uri, "_lance_spark/staging", JOB, name, "attempt"), Path(uri, f"data/{name}-0.lance")
+    marker, file = (
+        Path(uri, "_lance_spark/staging", JOB, name, "attempt"),
+        Path(uri, f"data/{name}-0.lance"),
+    )
     marker.parent.mkdir(parents=True)
     marker.write_text("{}")
     file.write_text("of others")
@@ -196,8 +239,12 @@ def test_a_marker_with_another_id_than_ours_leads_to_no_data_file(name: str, uri
     assert file.read_text() == "of others"
 
 
-@pytest.mark.parametrize("age", [timedelta(seconds=-1), timedelta.min, timedelta.max, 7, None, "1 day", float("nan")])
-def test_a_negative_or_impossible_age_is_refused_before_anything_is_deleted(age: Any, uri: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    "age", [timedelta(seconds=-1), timedelta.min, timedelta.max, 7, None, "1 day", float("nan")]
+)
+def test_a_negative_or_impossible_age_is_refused_before_anything_is_deleted(
+    age: Any, uri: str, tmp_path: Path
+):
     forge_job(uri, JOB)
     (Path(uri) / "_lance_spark/staging" / JOB).mkdir(parents=True)
     before = picture(tmp_path)
@@ -207,7 +254,9 @@ def test_a_negative_or_impossible_age_is_refused_before_anything_is_deleted(age:
     assert picture(tmp_path) == before
 
 
-def test_a_backfill_sweeps_no_folder_that_a_forged_job_and_a_link_name(spark: SparkSession, uri: str, tmp_path: Path):
+def test_a_backfill_sweeps_no_folder_that_a_forged_job_and_a_link_name(
+    spark: SparkSession, uri: str, tmp_path: Path
+):
     @udf(version="1")
     def plus_one(id: int) -> int:
         return id + 1

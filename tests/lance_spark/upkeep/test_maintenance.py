@@ -10,7 +10,14 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import CommitError, Connection, OptionError, Table, UnsupportedOperationError, VersionNotFoundError
+from lance_spark import (
+    CommitError,
+    Connection,
+    OptionError,
+    Table,
+    UnsupportedOperationError,
+    VersionNotFoundError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -36,16 +43,24 @@ def files(table: Table) -> set[str]:
 
 
 def referenced_files(table: Table) -> set[str]:
-    return {file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files}
+    return {
+        file.path
+        for fragment in table.to_lance().get_fragments()
+        for file in fragment.metadata.files
+    }
 
 
 def test_statistics_are_those_of_the_metadata(table: Table):
     stats = table.stats()
     assert (stats.rows, stats.deleted_rows, stats.fragments, stats.small_fragments) == (35, 5, 4, 4)
     assert stats.data_files == 4 and stats.version == stats.versions == table.version
-    assert stats.size_bytes == sum(os.stat(f"{table.uri}/data/{name}").st_size for name in files(table))
+    assert stats.size_bytes == sum(
+        os.stat(f"{table.uri}/data/{name}").st_size for name in files(table)
+    )
     assert stats.unindexed_rows == {"id_idx": 8}
-    assert stats.text.startswith(f"version {table.version}: 35 rows (5 deleted) in 4 fragments, 4 data files of ")
+    assert stats.text.startswith(
+        f"version {table.version}: 35 rows (5 deleted) in 4 fragments, 4 data files of "
+    )
     table.checkout(1)
     assert table.stats().rows == 10
 

@@ -34,7 +34,9 @@ def leave_file(path: str) -> str:
 
 
 @pytest.mark.parametrize("jobs", [1, 5])
-def test_each_version_is_read_once_for_all_dead_jobs(path: str, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_version_is_read_once_for_all_dead_jobs(
+    path: str, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(6):
         lance.write_dataset(ROWS, path, mode="append" if number else "create")
     names = [leave_file(path) for _ in range(jobs)]
@@ -47,5 +49,7 @@ def test_each_version_is_read_once_for_all_dead_jobs(path: str, jobs: int, monke
     monkeypatch.setattr(history, "_named_in", count)
     assert remove_orphans(path, older_than=timedelta(0), needed=names[:1]) == jobs - 1
     assert versions == Counter(range(1, 7))
-    assert [(Path(path) / "data" / name).exists() for name in names] == [True] + [False] * (jobs - 1)
+    assert [(Path(path) / "data" / name).exists() for name in names] == [True] + [False] * (
+        jobs - 1
+    )
     assert lance.dataset(path).count_rows() == 24

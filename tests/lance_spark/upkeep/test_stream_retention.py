@@ -119,7 +119,9 @@ def poll_with_spark_4_2(stream: Any, start: Offset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "poll"), [(unlimited, poll_with_spark_4_1), (limited, poll_with_spark_4_2)], ids=["4.1", "4.2"]
+    ("make", "poll"),
+    [(unlimited, poll_with_spark_4_1), (limited, poll_with_spark_4_2)],
+    ids=["4.1", "4.2"],
 )
 def test_a_waiting_stream_writes_a_position_again_after_a_failure(
     table: Table, make: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +135,11 @@ def test_a_waiting_stream_writes_a_position_again_after_a_failure(
     poll(stream, start)
     assert not folder.exists(), "a stream without the right to write does not try all the time"
     moment = datetime.now(UTC)
-    monkeypatch.setattr(positions, "datetime", MagicMock(wraps=datetime, now=lambda _: moment + timedelta(seconds=11)))
+    monkeypatch.setattr(
+        positions,
+        "datetime",
+        MagicMock(wraps=datetime, now=lambda _: moment + timedelta(seconds=11)),
+    )
     poll(stream, start)
     assert len(position_files(table)) == 1
     monkeypatch.undo()
@@ -181,7 +187,9 @@ def test_tagged_versions_stay_an_error(table: Table) -> None:
     table.tags.create("first", 1)
     with pytest.raises(lance_spark.CommitError, match="tag"):
         table.cleanup_old_versions(NO_AGE, keep_for_streams=True)
-    done = table.cleanup_old_versions(NO_AGE, keep_for_streams=True, error_if_tagged_old_versions=False)
+    done = table.cleanup_old_versions(
+        NO_AGE, keep_for_streams=True, error_if_tagged_old_versions=False
+    )
     assert (done.old_versions, sorted(versions_of(table))) == (2, [1, 4, 5])
 
 
@@ -209,7 +217,10 @@ def test_a_cleanup_keeps_the_versions_since_an_interrupted_commit(table: Table) 
     query = MicroBatchQuery(table=table.uri)
     query.run(0)
     commit = query.write(1)
-    with patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        patch.object(AppLedger, "finish", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         commit()
     table.add([{"id": 100}])
     assert table.cleanup_old_versions(NO_AGE, keep_for_streams=True).old_versions == 5
@@ -218,7 +229,9 @@ def test_a_cleanup_keeps_the_versions_since_an_interrupted_commit(table: Table) 
     assert table.cleanup_old_versions(NO_AGE, keep_for_streams=True).old_versions == 2
 
 
-def test_a_stream_without_the_right_to_write_reads(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_the_right_to_write_reads(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_args: object) -> None:
         raise PermissionError("read-only")
 

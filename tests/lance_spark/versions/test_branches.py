@@ -39,7 +39,9 @@ def ids(table: Table) -> list[int]:
 def by_lance(table: Table, branch: str | None) -> list[dict[str, Any]]:
     """The rows of a branch, as read by pylance, by `id`."""
     main = lance.dataset(table.branches.checkout("main").uri)
-    rows: list[dict[str, Any]] = main.checkout_version((branch, None)).to_table().sort_by("id").to_pylist()
+    rows: list[dict[str, Any]] = (
+        main.checkout_version((branch, None)).to_table().sort_by("id").to_pylist()
+    )
     return rows
 
 
@@ -57,10 +59,23 @@ def test_a_branch_begins_with_a_version_and_goes_on_by_itself(db: Connection, ta
     again = table.branches.create("again", "work", from_version=work.version - 1)
     branch_table = table.branches.create("there", f"work:{work.version}")
     latest = table.branches.create("latest", "work")
-    assert (work.count_rows(), again.count_rows(), branch_table.count_rows(), latest.count_rows()) == (31, 30, 31, 31)
-    assert table.count_rows() == 30 and table.current_branch() is None and work.current_branch() == "work"
+    assert (
+        work.count_rows(),
+        again.count_rows(),
+        branch_table.count_rows(),
+        latest.count_rows(),
+    ) == (31, 30, 31, 31)
+    assert (
+        table.count_rows() == 30
+        and table.current_branch() is None
+        and work.current_branch() == "work"
+    )
     listed = table.branches.list()
-    assert list(listed) == ["again", "latest", "number", "old", "there", "work"] == list(work.branches.list())
+    assert (
+        list(listed)
+        == ["again", "latest", "number", "old", "there", "work"]
+        == list(work.branches.list())
+    )
     assert (listed["work"].parent, listed["work"].parent_version) == ("main", 3)
     assert (listed["there"].parent, listed["there"].parent_version) == ("work", work.version)
     for opened in (db.open_table("words", branch="work"), open_table(table.uri, branch="work")):
@@ -70,11 +85,30 @@ def test_a_branch_begins_with_a_version_and_goes_on_by_itself(db: Connection, ta
     assert work.branches.checkout("main").uri == table.uri
 
 
-BAD = ("", "a b", "a:b", "..", ".", "a..b", "a//b", "/a", "a/", "main", "7", "x.lock", "work/_versions", "work/data")
+BAD = (
+    "",
+    "a b",
+    "a:b",
+    "..",
+    ".",
+    "a..b",
+    "a//b",
+    "/a",
+    "a/",
+    "main",
+    "7",
+    "x.lock",
+    "work/_versions",
+    "work/data",
+)
 
 
-@pytest.mark.parametrize("name", [*BAD, "work", "tagged", "work/inside", "above", "_lance_spark", None])
-def test_a_name_that_is_not_valid_taken_or_in_the_way_of_another_is_refused(table: Table, name: str):
+@pytest.mark.parametrize(
+    "name", [*BAD, "work", "tagged", "work/inside", "above", "_lance_spark", None]
+)
+def test_a_name_that_is_not_valid_taken_or_in_the_way_of_another_is_refused(
+    table: Table, name: str
+):
     table.tags.create("tagged", 1)
     table.branches.create("work").add([{"id": 100, "text": "x"}])
     table.branches.create("above/below")
@@ -92,7 +126,9 @@ def test_missing_branches_are_an_error_that_lists_the_existing_ones(db: Connecti
         lambda: table.branches.delete("wrok"),
         lambda: table.branches.create("new", "wrok", from_version=1),
     ):
-        with pytest.raises(VersionNotFoundError, match=r"Branch wrok does not exist.* Its branches are work"):
+        with pytest.raises(
+            VersionNotFoundError, match=r"Branch wrok does not exist.* Its branches are work"
+        ):
             call()
     for version in ("wrok:1", "work:9", "wrok"):
         with pytest.raises(VersionNotFoundError, match=f"Version {version} does not exist"):
@@ -110,7 +146,10 @@ def test_what_lance_cannot_do_with_branches_is_refused_with_what_serves(table: T
     table.branches.create("work")
     for change, instead in (
         (lambda: table.branches.rename("work", "play"), r"create\('play', 'work'\)"),
-        (lambda: table.branches.move("work", 1), r"checkout\('work'\)\.restore\(1\).*delete the branch and create it"),
+        (
+            lambda: table.branches.move("work", 1),
+            r"checkout\('work'\)\.restore\(1\).*delete the branch and create it",
+        ),
         (lambda: table.branches.cherry_pick("work"), "merge_insert"),
         (lambda: table.branches.diff("work"), "exceptAll"),
     ):
@@ -129,7 +168,8 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
     work.tags.delete("kept")
     table.branches.create("child", "work")
     with pytest.raises(
-        UnsupportedOperationError, match=r"branches with versions of it as their start .*child.* Nothing was deleted"
+        UnsupportedOperationError,
+        match=r"branches with versions of it as their start .*child.* Nothing was deleted",
     ):
         table.branches.delete("work")
     assert ids(table.branches.checkout("child")) == ids(work)
@@ -147,7 +187,9 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
 
 def test_leftovers_of_a_branch_are_not_a_branch(table: Table):
     work = table.branches.create("work")
-    (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # the state after a death during the creation
+    (
+        Path(table.uri) / "_refs" / "branches" / "work.json"
+    ).unlink()  # the state after a death during the creation
     assert table.branches.list() == {} and work.to_lance().count_rows() == 30
     with pytest.raises(VersionNotFoundError, match="Branch work does not exist"):
         table.branches.checkout("work")
@@ -174,7 +216,9 @@ def test_nothing_is_written_to_a_branch_that_was_deleted(table: Table):
 
 def test_a_table_with_branches_is_not_renamed(db: Connection, table: Table):
     table.branches.create("work")
-    with pytest.raises(UnsupportedOperationError, match=r"the branches work .* Nothing was renamed"):
+    with pytest.raises(
+        UnsupportedOperationError, match=r"the branches work .* Nothing was renamed"
+    ):
         db.rename_table("words", "other")
     table.branches.delete("work")
     db.rename_table("words", "other")
@@ -183,7 +227,9 @@ def test_a_table_with_branches_is_not_renamed(db: Connection, table: Table):
 
 CHANGES: dict[str, Callable[[Table, int], object]] = {
     "add": lambda table, k: table.add([{"id": 1000 + k, "text": "new"}]),
-    "update": lambda table, k: table.update(f"id % 7 = {k % 7}", values_sql={"text": f"concat(text, '{k}')"}),
+    "update": lambda table, k: table.update(
+        f"id % 7 = {k % 7}", values_sql={"text": f"concat(text, '{k}')"}
+    ),
     "delete": lambda table, k: table.delete(f"id % 11 = {k % 11}"),
     "merge": lambda table, k: (
         table.merge_insert("id")
@@ -195,10 +241,14 @@ CHANGES: dict[str, Callable[[Table, int], object]] = {
     "index": lambda table, k: table.create_scalar_index("id", replace=True),
     "column": lambda table, k: table.add_columns({f"c{len(table.to_lance().schema)}": "id + 1"}),
     "restore": lambda table, k: table.restore(3 + k % 2),
-    "overwrite": lambda table, k: table.add([{"id": i, "text": f"o{i}"} for i in range(5)], mode="overwrite"),
+    "overwrite": lambda table, k: table.add(
+        [{"id": i, "text": f"o{i}"} for i in range(5)], mode="overwrite"
+    ),
 }
 BY_LANCE: dict[str, Callable[[lance.LanceDataset, int], object]] = {
-    "add": lambda ds, k: lance.write_dataset(pa.table({"id": [1000 + k], "text": ["new"]}), ds, mode="append"),
+    "add": lambda ds, k: lance.write_dataset(
+        pa.table({"id": [1000 + k], "text": ["new"]}), ds, mode="append"
+    ),
     "update": lambda ds, k: ds.update({"text": f"concat(text, '{k}')"}, where=f"id % 7 = {k % 7}"),
     "delete": lambda ds, k: ds.delete(f"id % 11 = {k % 11}"),
     "merge": lambda ds, k: (
@@ -218,7 +268,9 @@ BY_LANCE: dict[str, Callable[[lance.LanceDataset, int], object]] = {
 """The same by plain pylance, on a second table."""
 
 
-@pytest.mark.parametrize("steps", [[(name, k) for k, name in enumerate(BY_LANCE) if name != "merge"]])
+@pytest.mark.parametrize(
+    "steps", [[(name, k) for k, name in enumerate(BY_LANCE) if name != "merge"]]
+)
 def test_changes_of_a_branch_give_what_pylance_gives_and_leave_others_alone(
     db: Connection, steps: list[tuple[str, int]]
 ):
@@ -227,9 +279,15 @@ def test_changes_of_a_branch_give_what_pylance_gives_and_leave_others_alone(
 
 @pytest.mark.spark
 @pytest.mark.long
-@given(st.lists(st.tuples(st.sampled_from(sorted(BY_LANCE)), st.integers(0, 30)), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(BY_LANCE)), st.integers(0, 30)), min_size=1, max_size=8
+    )
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_changes_of_a_branch_give_what_pylance_gives(db: Connection, steps: list[tuple[str, int]]):
+def test_any_changes_of_a_branch_give_what_pylance_gives(
+    db: Connection, steps: list[tuple[str, int]]
+):
     check_like_pylance(db, steps)
 
 
@@ -253,7 +311,9 @@ def check_like_pylance(db: Connection, steps: list[tuple[str, int]]) -> None:
 
 
 @pytest.mark.parametrize("upkeep_of", ["main", "parent", "child"])
-def test_upkeep_of_one_branch_leaves_the_rows_of_the_others(db: Connection, table: Table, upkeep_of: str):
+def test_upkeep_of_one_branch_leaves_the_rows_of_the_others(
+    db: Connection, table: Table, upkeep_of: str
+):
     table.delete("id = 3")
     parent = table.branches.create("parent")
     parent.add([{"id": 100, "text": "x"}])
@@ -261,19 +321,25 @@ def test_upkeep_of_one_branch_leaves_the_rows_of_the_others(db: Connection, tabl
     child = table.branches.create("child", "parent")
     child.add([{"id": 200, "text": "y"}])
     tables = {"main": table, "parent": parent, "child": child}
-    before = {name: by_lance(branch_table, None if name == "main" else name) for name, branch_table in tables.items()}
+    before = {
+        name: by_lance(branch_table, None if name == "main" else name)
+        for name, branch_table in tables.items()
+    }
     maintained = tables[upkeep_of]
     maintained.compact_files(target_rows_per_fragment=1000)
     maintained.cleanup_old_versions(timedelta(0), delete_unverified=True)
     lance_spark.cleanup(maintained.uri, older_than=timedelta(0))
     assert {
-        name: by_lance(branch_table, None if name == "main" else name) for name, branch_table in tables.items()
+        name: by_lance(branch_table, None if name == "main" else name)
+        for name, branch_table in tables.items()
     } == before
     maintained.add([{"id": 0, "text": "only this"}], mode="overwrite")
     maintained.cleanup_old_versions(timedelta(0), delete_unverified=True)
     lance_spark.cleanup(maintained.uri, older_than=timedelta(0))
     del before[upkeep_of]
-    assert {name: by_lance(tables[name], None if name == "main" else name) for name in before} == before
+    assert {
+        name: by_lance(tables[name], None if name == "main" else name) for name in before
+    } == before
 
 
 def test_two_writers_of_a_branch_both_get_their_rows_in(db: Connection, table: Table):
@@ -285,17 +351,24 @@ def test_two_writers_of_a_branch_both_get_their_rows_in(db: Connection, table: T
             writer.add([{"id": 1000 * (number + 1) + k, "text": "x"}])
             writer.update(f"id = {number * 10 + k}", values={"text": "changed"})
 
-    threads = [threading.Thread(target=write, args=(writer, number)) for number, writer in enumerate(writers)]
+    threads = [
+        threading.Thread(target=write, args=(writer, number))
+        for number, writer in enumerate(writers)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     work = db.open_table("words", branch="work")
     assert ids(work) == [*range(30), *range(1000, 1005), *range(2000, 2005)]
-    assert work.count_rows("text = 'changed'") == 10 and work.version == 3 + 20 and table.version == 3
+    assert (
+        work.count_rows("text = 'changed'") == 10 and work.version == 3 + 20 and table.version == 3
+    )
 
 
-def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, table: Table, call_log: CallLog):
+def test_a_computed_column_of_a_branch_is_filled_there_alone(
+    db: Connection, table: Table, call_log: CallLog
+):
     table.add_columns({"both": call_log.times(2)})
     table.backfill("both", where="id < 5")
     work = table.branches.create("work")
@@ -315,18 +388,28 @@ def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, tab
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection, table: Table, call_log: CallLog):
+def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(
+    db: Connection, table: Table, call_log: CallLog
+):
     table.create_scalar_index("id")
     table.create_fts_index("text")
     work = table.branches.create("work")
     work.add([{"id": 100, "text": "unheard"}])
     work.optimize_indices()
-    assert work.index_stats("id_idx").num_unindexed_rows == 0 and table.index_stats("id_idx").num_indexed_rows == 30
-    assert work.search("unheard").to_arrow()["id"].to_pylist() == [100] and table.search("unheard").to_list() == []
+    assert (
+        work.index_stats("id_idx").num_unindexed_rows == 0
+        and table.index_stats("id_idx").num_indexed_rows == 30
+    )
+    assert (
+        work.search("unheard").to_arrow()["id"].to_pylist() == [100]
+        and table.search("unheard").to_list() == []
+    )
     assert work.search("unheard").to_spark().count() == 1
     work.load_columns(pa.table({"id": [1, 100], "loaded": [10, 1000]}), "id", ["loaded"])
     assert work.to_spark(["loaded"], "loaded IS NOT NULL").count() == 2
-    view = db.create_materialized_view("view", work.search(None).select(["id", "loaded"]).where("id > 20"))
+    view = db.create_materialized_view(
+        "view", work.search(None).select(["id", "loaded"]).where("id > 20")
+    )
     view.refresh()
     assert (view.count_rows(), max(ids(view))) == (10, 100)
     work.add([{"id": 200, "text": "later"}])
@@ -340,7 +423,9 @@ def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection,
     work.add_columns({"three": call_log.times(3)})
     work.backfill("three", protect_snapshot=True, where="id >= 0")
     assert work.count_rows("three = 3 * id") == 31 and work.tags.list() == {}
-    assert work.maintain().compaction.fragments_removed > 0 and work.count_rows("three = 3 * id") == 31
+    assert (
+        work.maintain().compaction.fragments_removed > 0 and work.count_rows("three = 3 * id") == 31
+    )
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
@@ -348,7 +433,9 @@ def test_blobs_of_the_table_are_read_on_a_branch(db: Connection, version: str):
     blobs = [b"x" * size for size in (10, 100_000, 300_000)]
     metadata = {"lance-encoding:blob": "true"}
     if version == "2.1":
-        schema = pa.schema([pa.field("id", pa.int64()), pa.field("b", pa.large_binary(), metadata=metadata)])
+        schema = pa.schema(
+            [pa.field("id", pa.int64()), pa.field("b", pa.large_binary(), metadata=metadata)]
+        )
         data = pa.table([[0, 1, 2], blobs], schema=schema)
     else:
         data = pa.table({"id": [0, 1, 2], "b": lance.blob_array(blobs)})
@@ -400,7 +487,11 @@ def test_a_version_of_another_branch_is_shown_and_not_restored(table: Table):
         with pytest.raises(UnsupportedOperationError, match="of another branch"):
             work.restore(version)
     work.restore(3)
-    assert work.version == 5 and work.count_rows() == 30 and work.versions[-1].operation == "restore of version 3"
+    assert (
+        work.version == 5
+        and work.count_rows() == 30
+        and work.versions[-1].operation == "restore of version 3"
+    )
     assert [version_info.operation for version_info in work.versions][:2] == ["clone", "append"]
 
 
@@ -408,18 +499,29 @@ def test_a_reference_means_the_branch(table: Table):
     work = table.branches.create("work")
     work.add([{"id": 100, "text": "x"}])
     opened = work.get_reference().open()
-    assert opened.uri == work.uri and opened.current_branch() == "work" and opened.count_rows() == 31
+    assert (
+        opened.uri == work.uri and opened.current_branch() == "work" and opened.count_rows() == 31
+    )
     work.checkout(3)
     assert work.get_reference().open().count_rows() == 30
     table.checkout("work:4")
     reference = table.get_reference()
-    assert (reference.branch, reference.version, reference.open().count_rows()) == (None, "work:4", 31)
+    assert (reference.branch, reference.version, reference.open().count_rows()) == (
+        None,
+        "work:4",
+        31,
+    )
 
 
-def test_checkpoints_in_a_shared_folder_are_the_branchs_own(folder: str, jobs: Any, tmp_path: Path, call_log: CallLog):
+def test_checkpoints_in_a_shared_folder_are_the_branchs_own(
+    folder: str, jobs: Any, tmp_path: Path, call_log: CallLog
+):
     db = lance_spark.connect(folder, jobs, progress=False, checkpoint=str(tmp_path / "checkpoints"))
     table = make_table(db)
     work = table.branches.create("work")
-    places = [handle.get_reference().checkpoint for handle in (table, work, db.open_table("words", branch="work"))]
+    places = [
+        handle.get_reference().checkpoint
+        for handle in (table, work, db.open_table("words", branch="work"))
+    ]
     assert places[0] != places[1] == places[2]
     assert work.get_reference().open().get_reference().checkpoint == places[1]

@@ -47,11 +47,17 @@ OPERATIONS = (append, append, delete, update, compact, restore, add_column)
 
 def changes_of(source: DatasetRef, base: DatasetRef, *, by_fragments: bool) -> dict[str, set[int]]:
     """Returns the ids of the new, changed and deleted rows."""
-    used = tuple(field for field in field_identities(base.open().lance_schema) if field.name in ("id", "x"))
+    used = tuple(
+        field for field in field_identities(base.open().lance_schema) if field.name in ("id", "x")
+    )
     look = affected(source, base, used)
     before, after = base.version or 0, source.version or 0
     events = history.events_between(source.open(), before, after)
-    lineage = look.lineage if by_fragments else LineageFacts.of(map(history.Change.of, events), before, after)
+    lineage = (
+        look.lineage
+        if by_fragments
+        else LineageFacts.of(map(history.Change.of, events), before, after)
+    )
     difference = SourceChanges(source, base, used, lineage=lineage)
     ids: dict[str, set[int]] = {"new": set(), "changed": set(), "deleted": set()}
     for number, _ in look.now:
@@ -63,17 +69,23 @@ def changes_of(source: DatasetRef, base: DatasetRef, *, by_fragments: bool) -> d
     return ids
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 20))]
+)
 def test_fragments_and_history_tell_the_same_changes(tmp_path: Path, seed: int) -> None:
     rng, path = random.Random(seed), str(tmp_path / "t.lance")
     ids = list(range(40))
-    lance.write_dataset(pa.table({"id": ids, "x": ids}), path, max_rows_per_file=10, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table({"id": ids, "x": ids}), path, max_rows_per_file=10, enable_stable_row_ids=True
+    )
     for _ in range(6):
         rng.choice(OPERATIONS)(path, rng)
     latest = DatasetRef.at(path).pin(None)
     for version in range(1, (latest.version or 0) + 1):
         base = DatasetRef.at(path).pin(version)
-        assert changes_of(latest, base, by_fragments=True) == changes_of(latest, base, by_fragments=False)
+        assert changes_of(latest, base, by_fragments=True) == changes_of(
+            latest, base, by_fragments=False
+        )
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,9 @@ def ids(table: Table) -> list[int]:
 
 
 @pytest.mark.guarantee("U04")
-def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, call_log: CallLog):
+def test_an_older_version_is_shown_and_cannot_be_changed(
+    db: Connection, table: Table, call_log: CallLog
+):
     version = table.version
     old_handle = db.open_table("words")
     old_handle.add([{"id": 100, "text": "late"}])
@@ -61,7 +63,8 @@ def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: 
         lambda: table.search(None).create_materialized_view(db, "v"),
     ):
         with pytest.raises(
-            UnsupportedOperationError, match=rf"(?i)version {version} (of .*)?is checked out.*checkout_latest\(\)"
+            UnsupportedOperationError,
+            match=rf"(?i)version {version} (of .*)?is checked out.*checkout_latest\(\)",
         ):
             change()
     assert table.list_jobs() == []
@@ -78,12 +81,18 @@ def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSe
     table.checkout(version)
     frame = table.to_spark()
     table.checkout_latest()
-    assert (frame.count(), table.to_spark().count(), table.to_spark(version=version).count()) == (30, 31, 30)
+    assert (frame.count(), table.to_spark().count(), table.to_spark(version=version).count()) == (
+        30,
+        31,
+        30,
+    )
 
 
 @pytest.mark.guarantee("U05")
 @pytest.mark.parametrize("by", ["number", "tag", "checkout"])
-def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, call_log: CallLog, by: str):
+def test_a_version_is_restored_as_a_new_one(
+    db: Connection, table: Table, call_log: CallLog, by: str
+):
     table.add_columns({"double": call_log.times(2)})
     table.backfill("double")
     version = table.version
@@ -130,9 +139,14 @@ def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
     tags.create("first", 1)
     tags.create("also-first", "first")
     tags.create("last", 3)
-    assert tags.list() == {"also-first": 1, "first": 1, "last": 3} and repr(tags) == f"Tags({tags.list()})"
+    assert (
+        tags.list() == {"also-first": 1, "first": 1, "last": 3}
+        and repr(tags) == f"Tags({tags.list()})"
+    )
     tags.update("also-first", 2)
-    assert tags.get_version("also-first") == 2 == db.open_table("words").tags.get_version("also-first")
+    assert (
+        tags.get_version("also-first") == 2 == db.open_table("words").tags.get_version("also-first")
+    )
     assert spark.read.format("lance").option("version", "also-first").load(table.uri).count() == 20
     tags.delete("first")
     for call in (tags.get_version, tags.delete, lambda tag: tags.update(tag, 1)):
@@ -153,9 +167,12 @@ def take_store_away(table: Table) -> None:
     Path(table.uri, "_refs").touch()
 
 
-@pytest.mark.parametrize("change", [lambda tags: tags.update("t", 2), lambda tags: tags.delete("t")])
 @pytest.mark.parametrize(
-    ("happens", "error"), [(take_tag_away, VersionNotFoundError), (take_store_away, TableUnwritableError)]
+    "change", [lambda tags: tags.update("t", 2), lambda tags: tags.delete("t")]
+)
+@pytest.mark.parametrize(
+    ("happens", "error"),
+    [(take_tag_away, VersionNotFoundError), (take_store_away, TableUnwritableError)],
 )
 def test_what_happens_to_a_tag_while_it_is_changed_is_an_error_of_ours(
     table: Table,
@@ -182,7 +199,18 @@ def test_what_happens_to_a_tag_while_it_is_changed_is_an_error_of_ours(
 
 STEPS = st.lists(
     st.sampled_from(
-        ["append", "update", "delete", "compact", "restore", "overwrite one", "in place", "unseen", "add", "widen"]
+        [
+            "append",
+            "update",
+            "delete",
+            "compact",
+            "restore",
+            "overwrite one",
+            "in place",
+            "unseen",
+            "add",
+            "widen",
+        ]
     ),
     min_size=1,
     max_size=5,
@@ -197,7 +225,9 @@ def update_unseen(table: Table, text: str, id: int) -> None:
         if rows.num_rows:
             new = pa.table({"_rowid": rows["_rowid"], "text": [text]})
             changed, fields = fragment.update_columns(new, left_on="_rowid", right_on="_rowid")
-            operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+            operation = lance.LanceOperation.Update(
+                updated_fragments=[changed], fields_modified=fields
+            )
             lance.LanceDataset.commit(table.uri, operation, read_version=dataset.version)
             return
 
@@ -205,7 +235,10 @@ def update_unseen(table: Table, text: str, id: int) -> None:
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.data())
 def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
-    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    spark: SparkSession,
+    steps: list[str],
+    data: st.DataObject,
 ):
     db = lance_spark.connect(str(tmp_path_factory.mktemp("diff")), spark, progress=False)
     table = make_table(db, fragments=2, rows=5)
@@ -226,9 +259,18 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
             dataset.optimize.compact_files()
         elif step == "restore":
             table.restore(data.draw(st.integers(1, table.version)))
-        elif step == "in place" and len(dataset.schema) > 2:  # Lance rewrites some columns in place, and not all
-            new = pa.table({"id": pa.array([some], dataset.schema.field("id").type), "text": [f"in place {fresh}"]})
-            rewrite = dataset.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+        elif (
+            step == "in place" and len(dataset.schema) > 2
+        ):  # Lance rewrites some columns in place, and not all
+            new = pa.table(
+                {
+                    "id": pa.array([some], dataset.schema.field("id").type),
+                    "text": [f"in place {fresh}"],
+                }
+            )
+            rewrite = (
+                dataset.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+            )
             rewrite.execute(new)
             fresh += 2
         elif step == "unseen":
@@ -238,7 +280,9 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
             dataset.add_columns({f"c{fresh}": "id * 2"})
             fresh += 2
         elif step == "widen":
-            dataset.alter_columns({"path": "id", "data_type": pa.int32() if fresh % 4 else pa.int64()})
+            dataset.alter_columns(
+                {"path": "id", "data_type": pa.int32() if fresh % 4 else pa.int64()}
+            )
             fresh += 2
         else:
             dataset.update({"text": "'one'"}, where=f"id = {some}")
@@ -247,7 +291,13 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
     diff = table.diff(first, second)
 
     def rows(version: int) -> dict[int, tuple[int, str]]:
-        all_rows = table.to_lance().checkout_version(version).scanner(with_row_id=True).to_table().to_pylist()
+        all_rows = (
+            table.to_lance()
+            .checkout_version(version)
+            .scanner(with_row_id=True)
+            .to_table()
+            .to_pylist()
+        )
         return {row["_rowid"]: (row["id"], row["text"]) for row in all_rows}
 
     def call_log(frame: object) -> list[tuple[int, str]]:
@@ -256,10 +306,14 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
     old, new = rows(first), rows(second)
     assert call_log(diff.inserted) == sorted(new[row] for row in new.keys() - old.keys())
     assert call_log(diff.deleted) == sorted(old[row] for row in old.keys() - new.keys())
-    assert call_log(diff.updated) == sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
+    assert call_log(diff.updated) == sorted(
+        new[row] for row in new.keys() & old.keys() if new[row] != old[row]
+    )
 
 
-def test_a_difference_compares_values_and_not_what_was_written(db: Connection, table: Table, call_log: CallLog):
+def test_a_difference_compares_values_and_not_what_was_written(
+    db: Connection, table: Table, call_log: CallLog
+):
     table.add_columns({"doubled": call_log.times(2)})
     first = table.version
     table.backfill("doubled")
@@ -268,7 +322,9 @@ def test_a_difference_compares_values_and_not_what_was_written(db: Connection, t
     # An update rewrites all rows of a fragment with unchanged values.
     table.to_lance().update({"text": "text"}, where="id < 10")
     assert table.diff(first, filled).updated.count() == 0
-    assert table.diff(filled).updated.select("id", "text", "doubled").collect() == [(3, "changed", 6)]
+    assert table.diff(filled).updated.select("id", "text", "doubled").collect() == [
+        (3, "changed", 6)
+    ]
     assert table.diff(filled, columns="id").updated.count() == 0
     assert table.diff(first, columns=["doubled"]).updated.count() == 30
     with pytest.raises(ColumnNotFoundError, match=rf"'doubled'.*version {first - 1}"):
@@ -302,7 +358,9 @@ def test_rows_without_stable_ids_cannot_be_compared(db: Connection):
         table.diff(1)
 
 
-def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection, table: Table, tmp_path: Path):
+def test_a_restore_comes_after_what_others_commit_in_that_moment(
+    db: Connection, table: Table, tmp_path: Path
+):
     second_handle = db.open_table("words")
     table.checkout(1)
     second_handle.add([{"id": 100, "text": "late"}])
@@ -312,13 +370,19 @@ def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection,
 
 
 @pytest.mark.guarantee("U07")
-def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connection, spark: SparkSession, tmp_path: Path):
+def test_versions_say_what_each_did_by_whom_and_with_which_message(
+    db: Connection, spark: SparkSession, tmp_path: Path
+):
     table = db.create_table("told", pa.table({"id": range(10)}))
     table.add([{"id": 10}, {"id": 11}], commit_message="two more", properties={"ticket": "42"})
     table.update("id = 3", {"id": 33}, commit_message="one row", properties={"ticket": "43"})
     table.delete("id < 3", commit_message="less")
     source = [{"id": 33}, {"id": 50}, {"id": 51}]
-    merge = table.merge_insert("id").when_not_matched_insert_all().when_not_matched_by_source_delete("target.id = 4")
+    merge = (
+        table.merge_insert("id")
+        .when_not_matched_insert_all()
+        .when_not_matched_by_source_delete("target.id = 4")
+    )
     merge.execute(source, commit_message="merged", properties={"ticket": "44"})
     options = {"commit_message": "by Spark", "snapshot-property.ticket": "45"}
     spark.range(60, 65).write.format("lance").mode("append").options(**options).save(table.uri)
@@ -327,7 +391,10 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
     table.to_lance().optimize.compact_files()
 
     all_versions = table.versions[:]
-    assert [(version_info.version, version_info.operation, version_info.message) for version_info in all_versions] == [
+    assert [
+        (version_info.version, version_info.operation, version_info.message)
+        for version_info in all_versions
+    ] == [
         (1, "create", None),
         (2, "append", "two more"),
         (3, "update", "one row"),
@@ -339,7 +406,9 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         (9, "internal", None),
         (10, "compaction", None),
     ]
-    changed = [(version_info.rows_added, version_info.rows_removed) for version_info in all_versions]
+    changed = [
+        (version_info.rows_added, version_info.rows_removed) for version_info in all_versions
+    ]
     assert changed == [
         (10, 0),
         (2, 0),
@@ -352,7 +421,18 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         (None, None),
         (0, 0),
     ]
-    assert [version_info.rows for version_info in all_versions] == [10, 12, 12, 9, 10, 15, 12, 11, 11, 11]
+    assert [version_info.rows for version_info in all_versions] == [
+        10,
+        12,
+        12,
+        9,
+        10,
+        15,
+        12,
+        11,
+        11,
+        11,
+    ]
     assert [version_info.properties for version_info in all_versions[1:7]] == [
         {"ticket": "42"},
         {"ticket": "43"},
@@ -362,30 +442,43 @@ def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connectio
         {"ticket": "46"},
     ]
     assert (
-        all(version_info.user == this_user() for version_info in all_versions[:7]) and all_versions[7].user is None
+        all(version_info.user == this_user() for version_info in all_versions[:7])
+        and all_versions[7].user is None
     ), "another engine does not say it"
     assert all_versions[3].text == f"version 4: delete by {this_user()}, 3 rows removed, less"
     transaction = table.read_transaction(6)
     assert transaction is not None and transaction.transaction_properties["ticket"] == "45"
 
 
-def test_only_the_versions_that_are_asked_for_are_read(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_only_the_versions_that_are_asked_for_are_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+):
     for number in range(5):
         table.add([{"id": 100 + number, "text": "more"}])
     read: list[int] = []
     of = TableVersion.of
-    monkeypatch.setattr(TableVersion, "of", lambda dataset: read.append(dataset.version) or of(dataset))
+    monkeypatch.setattr(
+        TableVersion, "of", lambda dataset: read.append(dataset.version) or of(dataset)
+    )
     versions = table.versions
     assert len(versions) == table.version and not read
-    assert [version_info.version for version_info in versions[-2:]] == read == [table.version - 1, table.version]
+    assert (
+        [version_info.version for version_info in versions[-2:]]
+        == read
+        == [table.version - 1, table.version]
+    )
 
 
-@pytest.mark.parametrize("name", ["", "lance-spark.job", "__lance_commit_message"], ids=["empty", "ours", "lance"])
+@pytest.mark.parametrize(
+    "name", ["", "lance-spark.job", "__lance_commit_message"], ids=["empty", "ours", "lance"]
+)
 def test_properties_of_ours_cannot_be_given(table: Table, spark: SparkSession, name: str):
     before = table.version
     with pytest.raises(OptionError, match="cannot be given"):
         table.delete("true", properties={name: "x"})
-    writer = spark.range(1).write.format("lance").mode("append").option(f"snapshot-property.{name}", "x")
+    writer = (
+        spark.range(1).write.format("lance").mode("append").option(f"snapshot-property.{name}", "x")
+    )
     with pytest.raises(Exception, match="cannot be given"):
         writer.save(table.uri)
     assert table.version == before

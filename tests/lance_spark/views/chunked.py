@@ -27,7 +27,9 @@ def chunks_of(x: int) -> list[dict[str, Any]]:
     return [{"n": x + number, "text": f"{x}-{number}"} for number in range(x // 10 % 4)]
 
 
-def chunking(log: Log, *, bad: int | None = None, flag: str = "", waits: int | None = None, **options: Any) -> UDF:
+def chunking(
+    log: Log, *, bad: int | None = None, flag: str = "", waits: int | None = None, **options: Any
+) -> UDF:
     """A chunker over `x` that logs each x.
 
     While a file exists, the chunker raises ValueError after the first chunk of a row `bad`, and waits after the first
@@ -66,7 +68,13 @@ class SourceAndChunks:
         rows = dataset.to_table(with_row_id=True, filter=WHERE).to_pylist()
         return sorted(
             (
-                {"__source_row_id": row["_rowid"], INDEX: number, "k": row["k"], "p2": 2 * row["p"], **chunk}
+                {
+                    "__source_row_id": row["_rowid"],
+                    INDEX: number,
+                    "k": row["k"],
+                    "p2": 2 * row["p"],
+                    **chunk,
+                }
                 for row in rows
                 if row["x"] not in without
                 for number, chunk in enumerate(chunks_of(row["x"]))
@@ -76,7 +84,11 @@ class SourceAndChunks:
 
     def inputs(self, version: int | None = None) -> dict[int, Any]:
         """Returns the chunker's input of each selected row, by row id, at a version of the source."""
-        rows = lance.dataset(self.source.uri, version=version).to_table(with_row_id=True, filter=WHERE).to_pylist()
+        rows = (
+            lance.dataset(self.source.uri, version=version)
+            .to_table(with_row_id=True, filter=WHERE)
+            .to_pylist()
+        )
         return {row["_rowid"]: (row["k"], row["x"]) for row in rows}
 
     def check(self, version: int | None = None, without: tuple[int, ...] = ()) -> None:
@@ -121,7 +133,9 @@ def chunked(
     """Makes a source, and a view of its chunks."""
     source = make_source(db, keys, **options)
     query = source.search(None).select({"k": "k", "p2": "p * 2"}).where(WHERE)
-    pair = SourceAndChunks(source=source, view=db.create_udtf_view("c", query, chunker or chunking(log)), log=log)
+    pair = SourceAndChunks(
+        source=source, view=db.create_udtf_view("c", query, chunker or chunking(log)), log=log
+    )
     if refreshed:
         pair.refresh()
     return pair

@@ -10,7 +10,16 @@ import pytest
 
 from lance_spark import Connection
 from lance_spark.errors import LanceSparkError, ViewError
-from tests.lance_spark.views.views import ID, clean, compact, make_source, rows_of, rows_shown, selected, watched
+from tests.lance_spark.views.views import (
+    ID,
+    clean,
+    compact,
+    make_source,
+    rows_of,
+    rows_shown,
+    selected,
+    watched,
+)
 from tests.support.logs import Log
 from udf_runtime import udf
 
@@ -20,7 +29,9 @@ pytestmark = pytest.mark.sample(6, tests=3)
 
 
 @pytest.mark.long
-def test_where_a_udf_returned_null_it_is_called_again_only_if_the_row_is_written_anew(db: Connection, log: Log) -> None:
+def test_where_a_udf_returned_null_it_is_called_again_only_if_the_row_is_written_anew(
+    db: Connection, log: Log
+) -> None:
     path = log.path
 
     @udf
@@ -45,7 +56,9 @@ def test_where_a_udf_returned_null_it_is_called_again_only_if_the_row_is_written
 def test_two_udfs_with_inputs_of_their_own(db: Connection, tmp_path: Path) -> None:
     log_one, log_two = Log(str(tmp_path / "one")), Log(str(tmp_path / "other"))
     source = make_source(db)
-    query = source.search(None).select({"a": log_one.doubling(), "b": (log_two.doubling(factor=3), ["p"])})
+    query = source.search(None).select(
+        {"a": log_one.doubling(), "b": (log_two.doubling(factor=3), ["p"])}
+    )
     view = query.create_materialized_view(db, "v")
 
     def check(a: list[int], b: list[int]) -> None:
@@ -102,7 +115,9 @@ def test_columns_of_a_view_that_are_renamed_and_dropped(db: Connection, log: Log
     pair.view.refresh()
     assert log.take() == [21, 200]
     expected = [{ID: row[ID], "twice": row["p2"], "doubled": row["y"]} for row in pair.at()]
-    assert [{key: row[key] for key in (ID, "twice", "doubled")} for row in rows_shown(pair.view)] == expected
+    assert [
+        {key: row[key] for key in (ID, "twice", "doubled")} for row in rows_shown(pair.view)
+    ] == expected
 
 
 def test_a_column_of_a_view_that_is_cast(db: Connection, log: Log) -> None:
@@ -159,7 +174,9 @@ def test_a_cleaned_up_view(db: Connection, log: Log) -> None:
 
 
 @pytest.mark.long
-def test_a_restored_view_is_brought_up_to_date_from_what_it_shows_now(db: Connection, log: Log) -> None:
+def test_a_restored_view_is_brought_up_to_date_from_what_it_shows_now(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log)
     first = pair.view.version
     pair.source.add(rows_of([20]))
@@ -172,7 +189,9 @@ def test_a_restored_view_is_brought_up_to_date_from_what_it_shows_now(db: Connec
     pair.refresh(None)
 
 
-def test_rows_that_were_deleted_from_a_view_come_back_when_they_change(db: Connection, log: Log) -> None:
+def test_rows_that_were_deleted_from_a_view_come_back_when_they_change(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log)
     pair.view.to_lance().delete("k < 6")
     pair.change({"x": "x + 1"}, "k IN (2, 8)")
@@ -215,7 +234,9 @@ def test_a_chain_of_three_views(db: Connection, tmp_path: Path) -> None:
         for view in (a, b, c):
             view.refresh()
         rows = source.to_lance().to_table().to_pylist()
-        expected = sorted((row["k"], 8 * row["x"]) for row in rows if 2 <= row["k"] < 18 and row["k"] % 2 == 0)
+        expected = sorted(
+            (row["k"], 8 * row["x"]) for row in rows if 2 <= row["k"] < 18 and row["k"] % 2 == 0
+        )
         assert sorted((row["k"], row["c"]) for row in rows_shown(c)) == expected
         assert tuple(len(log_.take()) for log_ in logs) == calls
 

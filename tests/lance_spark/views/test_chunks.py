@@ -56,12 +56,19 @@ def test_the_first_refresh_chunks_each_row_once(db: Connection, log: Log) -> Non
     assert pair.view.schema.names == [ID, INDEX, "k", "p2", "n", "text"]
     assert pair.view.count_rows() == 0
     plan = pair.view.plan_refresh()
-    assert (plan.rows_added, plan.rows_recomputed, plan.rows_removed, plan.has_work) == (10, 0, 0, True)
+    assert (plan.rows_added, plan.rows_recomputed, plan.rows_removed, plan.has_work) == (
+        10,
+        0,
+        0,
+        True,
+    )
     result = pair.refresh(selected(range(20)))
     assert (result.rows_added, result.rows_chunked, result.rows_removed) == (len(pair.at()), 10, 0)
 
 
-def test_a_row_without_chunks_is_done_and_a_second_refresh_does_nothing(db: Connection, log: Log) -> None:
+def test_a_row_without_chunks_is_done_and_a_second_refresh_does_nothing(
+    db: Connection, log: Log
+) -> None:
     pair = chunked(db, log, [0, 4, 8, 2])
     version = pair.view.version
     assert pair.view.count_rows() == 2
@@ -85,7 +92,9 @@ def test_appended_changed_and_deleted_rows(db: Connection, log: Log) -> None:
     assert (result.rows_chunked, result.rows_recomputed) == (4, 0)
 
 
-def test_a_change_of_a_selected_column_moves_the_chunks_and_calls_nothing(db: Connection, log: Log) -> None:
+def test_a_change_of_a_selected_column_moves_the_chunks_and_calls_nothing(
+    db: Connection, log: Log
+) -> None:
     pair = chunked(db, log)
     pair.change({"p": "p + 100"}, "k < 10")
     moved_count = sum(row["k"] < 10 for row in pair.at())
@@ -101,7 +110,9 @@ def test_unused_columns_and_compactions_change_nothing(db: Connection, log: Log)
     pair.change({"u": "u + 1"})
     compact(pair.source)
     assert pair.refresh([]).rows_processed == 0
-    assert [fragment.metadata.to_json() for fragment in pair.view.to_lance().get_fragments()] == before
+    assert [
+        fragment.metadata.to_json() for fragment in pair.view.to_lance().get_fragments()
+    ] == before
 
 
 def test_rows_come_and_go_with_the_condition(db: Connection, log: Log) -> None:
@@ -136,7 +147,9 @@ def test_a_chunk_view_can_be_a_source_and_have_columns_of_its_own(db: Connection
 
     pair.view.add_columns({"loud": loud})
     pair.view.backfill("loud")
-    longest = pair.view.search(None).select({"at": "__child_index", "n": "n"}).where("__child_index > 0")
+    longest = (
+        pair.view.search(None).select({"at": "__child_index", "n": "n"}).where("__child_index > 0")
+    )
     second = db.create_materialized_view("second", longest)
     chunks = pair.view.search(None).select({"row": ID, "parent": "text"})
     again = db.create_udtf_view("again", chunks, chunking(log, input_columns=["n"]))
@@ -148,13 +161,17 @@ def test_a_chunk_view_can_be_a_source_and_have_columns_of_its_own(db: Connection
     again.refresh()
     rows = pair.view.to_arrow([INDEX, "n", "text", "loud"]).to_pylist()
     assert all(row["loud"] == row["text"] + "!" for row in rows)
-    assert sorted(second.to_arrow(["n"])["n"].to_pylist()) == sorted(row["n"] for row in rows if row[INDEX] > 0)
+    assert sorted(second.to_arrow(["n"])["n"].to_pylist()) == sorted(
+        row["n"] for row in rows if row[INDEX] > 0
+    )
     parents = [row["text"] for row in rows for _ in range(row["n"] // 10 % 4)]
     assert sorted(again.to_arrow(["parent"])["parent"].to_pylist()) == sorted(parents)
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] if seed else []) for seed in range(40)])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] if seed else []) for seed in range(40)]
+)
 def test_any_history_of_a_source(seed: int, db: Connection, log: Log) -> None:
     """The view shows each version of its refreshes, and the chunker is called for rows whose inputs differ from the
     shown inputs.
@@ -210,7 +227,9 @@ def test_chunks_that_go_are_found_in_the_view(
 # Failures
 
 
-def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(db: Connection, log: Log, flag: str) -> None:
+def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(
+    db: Connection, log: Log, flag: str
+) -> None:
     pair = chunked(db, log, chunker=chunking(log, bad=61, flag=flag, on_error=SKIPS))
     pair.change({"x": "61"}, "k = 2")
     with flag_file(flag):
@@ -232,15 +251,25 @@ def test_a_row_that_is_skipped_has_no_chunks_and_is_tried_again(db: Connection, 
 
 def test_too_many_skipped_rows_commit_nothing(db: Connection, log: Log, flag: str) -> None:
     policy = skip_on_error(max_skip_count=0)
-    pair = chunked(db, log, refreshed=False, chunker=chunking(log, bad=60, flag=flag, on_error=policy))
+    pair = chunked(
+        db, log, refreshed=False, chunker=chunking(log, bad=60, flag=flag, on_error=policy)
+    )
     with flag_file(flag), pytest.raises(SkipThresholdExceededError):
         pair.view.refresh()
     assert pair.view.count_rows() == 0
     pair.refresh()
 
 
-def test_an_error_commits_nothing_and_keeps_finished_chunks(db: Connection, log: Log, flag: str) -> None:
-    pair = chunked(db, log, range(100), refreshed=False, chunker=chunking(log, bad=980, flag=flag, checkpoint_size=10))
+def test_an_error_commits_nothing_and_keeps_finished_chunks(
+    db: Connection, log: Log, flag: str
+) -> None:
+    pair = chunked(
+        db,
+        log,
+        range(100),
+        refreshed=False,
+        chunker=chunking(log, bad=980, flag=flag, checkpoint_size=10),
+    )
     with flag_file(flag), pytest.raises(BackfillIncompleteError, match="row 980 is bad") as caught:
         pair.view.refresh()
     assert caught.value.result.status == "FAILED"
@@ -279,17 +308,33 @@ def test_a_process_that_dies_costs_its_row(db: Connection, log: Log) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "point",
-    ["in the chunker", *(pytest.param(moment, marks=pytest.mark.long) for moment in ("before the commit", "after it"))],
+    [
+        "in the chunker",
+        *(
+            pytest.param(moment, marks=pytest.mark.long)
+            for moment in ("before the commit", "after it")
+        ),
+    ],
 )
-def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed(
+    point: str, db: Connection, log: Log, flag: str, tmp_path: Path
+) -> None:
     sizes = {"checkpoint_size": 5, "task_size": 1000}
-    pair = chunked(db, log, range(40), refreshed=False, chunker=chunking(log, waits=380, flag=flag, **sizes))
+    pair = chunked(
+        db, log, range(40), refreshed=False, chunker=chunking(log, waits=380, flag=flag, **sizes)
+    )
     home = tmp_path / "db"
-    settings = {} if point == "in the chunker" else {"point": "_commit" if point == "before the commit" else "_note"}
+    settings = (
+        {}
+        if point == "in the chunker"
+        else {"point": "_commit" if point == "before the commit" else "_note"}
+    )
     more: dict[str, Any] = {"module": "tests.support.refresh_driver", "common": {}}
     with flag_file(flag), driver({"c": (home, settings)}, **more) as process:
         if point == "in the chunker":
-            process.wait_for(lambda: list(Path(pair.view.uri).rglob("*.chunks")) and 380 in log.rows())
+            process.wait_for(
+                lambda: list(Path(pair.view.uri).rglob("*.chunks")) and 380 in log.rows()
+            )
         else:
             Path(flag).unlink()
             process.wait_for(lambda: os.path.exists(home / "held"))
@@ -419,7 +464,9 @@ def test_a_source_without_stable_row_ids_or_that_is_gone(db: Connection, log: Lo
         pair.view.refresh()
 
 
-def test_after_a_cleanup_of_the_shown_version_all_chunks_are_recomputed(db: Connection, log: Log) -> None:
+def test_after_a_cleanup_of_the_shown_version_all_chunks_are_recomputed(
+    db: Connection, log: Log
+) -> None:
     pair = chunked(db, log)
     pair.change({"x": "x + 10"}, "k = 0")
     clean(pair.source)
@@ -428,14 +475,18 @@ def test_after_a_cleanup_of_the_shown_version_all_chunks_are_recomputed(db: Conn
 
 
 def test_a_cancelled_refresh_keeps_finished_chunks(db: Connection, log: Log, flag: str) -> None:
-    pair = chunked(db, log, refreshed=False, chunker=chunking(log, waits=180, flag=flag, checkpoint_size=2))
+    pair = chunked(
+        db, log, refreshed=False, chunker=chunking(log, waits=180, flag=flag, checkpoint_size=2)
+    )
     with flag_file(flag):
         job = pair.view.refresh_async()
         eventually(lambda: 180 in log.rows(), 60)
         job.cancel()
         with pytest.raises(BackfillIncompleteError, match="cancelled"):
             job.result()
-    assert [(record.status, record.job_type) for record in pair.view.list_jobs()] == [("CANCELLED", "refresh")]
+    assert [(record.status, record.job_type) for record in pair.view.list_jobs()] == [
+        ("CANCELLED", "refresh")
+    ]
     assert pair.view.version == 1
     pair.refresh()
 
@@ -443,7 +494,9 @@ def test_a_cancelled_refresh_keeps_finished_chunks(db: Connection, log: Log, fla
 # Table functions
 
 
-def test_a_table_function_is_called_with_the_whole_source_at_each_refresh(db: Connection, log: Log) -> None:
+def test_a_table_function_is_called_with_the_whole_source_at_each_refresh(
+    db: Connection, log: Log
+) -> None:
     source, path = make_source(db), log.path
 
     @udtf(output_schema=pa.schema([("parity", pa.int64()), ("total", pa.int64())]))
@@ -453,7 +506,10 @@ def test_a_table_function_is_called_with_the_whole_source_at_each_refresh(db: Co
         assert rows.schema.names == ["parity", "x"]
         sums = rows.to_pandas().groupby("parity").x.sum().reset_index(name="total")
         yield pa.RecordBatch.from_pandas(sums)
-        assert sum(batch.num_rows for batch in rows.to_batches(batch_size=3)) == rows.to_arrow().num_rows
+        assert (
+            sum(batch.num_rows for batch in rows.to_batches(batch_size=3))
+            == rows.to_arrow().num_rows
+        )
 
     query = source.search(None).select({"parity": "k % 2", "x": "x"}).where("k < 10")
     view = db.create_udtf_view("t", query, totals)
@@ -487,10 +543,14 @@ def test_a_table_function_that_fails_changes_nothing(db: Connection, flag: str) 
     assert [job.status for job in view.list_jobs()] == ["FAILED", "DONE"]
 
 
-def test_a_view_of_chunks_knows_its_source_without_secrets(db: Connection, log: Log, spark: SparkSession) -> None:
+def test_a_view_of_chunks_knows_its_source_without_secrets(
+    db: Connection, log: Log, spark: SparkSession
+) -> None:
     make_source(db)
     other_db = lance_spark.connect(db.uri, spark, {"secret_key": "hush"}, progress=False)
     view = other_db.create_udtf_view("d", other_db.open_table("s").search(None), chunking(log))
     view.refresh()
-    assert b"hush" not in b"".join(path.read_bytes() for path in Path(view.uri).rglob("*") if path.is_file())
+    assert b"hush" not in b"".join(
+        path.read_bytes() for path in Path(view.uri).rglob("*") if path.is_file()
+    )
     assert view.count_rows() == 30

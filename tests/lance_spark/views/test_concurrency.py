@@ -18,7 +18,15 @@ from lance_spark import BackfillIncompleteError, CommitOutcomeUnknownError, Conn
 from lance_spark.commit.rows import replace_commit
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.row_tasks import RowTasks
-from tests.lance_spark.views.views import SourceAndView, clean, compact, rows_of, rows_shown, selected, watched
+from tests.lance_spark.views.views import (
+    SourceAndView,
+    clean,
+    compact,
+    rows_of,
+    rows_shown,
+    selected,
+    watched,
+)
 from tests.support.drivers import driver
 from tests.support.logs import Log, flag_file
 from tests.support.waiting import eventually
@@ -147,7 +155,9 @@ def test_a_first_refresh_that_another_one_comes_before(
     assert log.take() == selected(range(20))
 
 
-def test_a_newer_version_is_shown_while_the_udf_of_an_older_one_runs(db: Connection, log: Log, flag: str) -> None:
+def test_a_newer_version_is_shown_while_the_udf_of_an_older_one_runs(
+    db: Connection, log: Log, flag: str
+) -> None:
     pair = waiting_view(db, log, flag)
     pair.source.add(rows_of(range(20, 30)))
     pair.change({"x": "40"}, "k = 24")
@@ -165,7 +175,9 @@ def test_a_newer_version_is_shown_while_the_udf_of_an_older_one_runs(db: Connect
     pair.refresh([])
 
 
-def test_an_older_version_is_shown_while_the_udf_of_a_newer_one_runs(db: Connection, log: Log, flag: str) -> None:
+def test_an_older_version_is_shown_while_the_udf_of_a_newer_one_runs(
+    db: Connection, log: Log, flag: str
+) -> None:
     pair = waiting_view(db, log, flag, row=999)
     pair.change({"x": "x + 1"}, "k < 8")
     pair.change({"x": "999"}, "k = 10")
@@ -213,7 +225,9 @@ def test_refreshes_and_writers_of_both_tables_at_once(db: Connection, log: Log) 
 # Other writers of the view
 
 
-@pytest.mark.parametrize("point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")])
+@pytest.mark.parametrize(
+    "point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")]
+)
 def test_a_compaction_of_the_view_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +242,9 @@ def test_a_compaction_of_the_view_beside_a_refresh(
     pair.refresh([])
 
 
-@pytest.mark.parametrize("point", [slow("write_new"), "rewrite", slow("_commit"), slow("_note"), slow("_fill")])
+@pytest.mark.parametrize(
+    "point", [slow("write_new"), "rewrite", slow("_commit"), slow("_note"), slow("_fill")]
+)
 def test_the_source_is_compacted_and_changed_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,7 +341,9 @@ def test_a_cleanup_before_a_refresh_is_noted_whose_first_commit_was_taken_back(
     pair.refresh([])
 
 
-def test_a_refresh_beside_a_backfill_of_the_same_column(db: Connection, log: Log, flag: str) -> None:
+def test_a_refresh_beside_a_backfill_of_the_same_column(
+    db: Connection, log: Log, flag: str
+) -> None:
     pair = waiting_view(db, log, flag)
     pair.change({"x": "40"}, "k = 6")
     pair.change({"x": "x + 1"}, "k = 8")
@@ -365,7 +383,9 @@ def test_a_refresh_beside_a_backfill_of_a_column_of_the_view(
 # Deaths
 
 
-@pytest.mark.parametrize("point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")])
+@pytest.mark.parametrize(
+    "point", [slow("write_new"), slow("rewrite"), "_commit", slow("_note"), slow("_fill")]
+)
 def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,7 +421,12 @@ def test_a_death_after_which_the_source_goes_on(
 
 @pytest.mark.parametrize(
     ("point", "then"),
-    [("_note", "clean"), ("_note", "refresh, clean"), slow("_fill", "clean"), slow("_fill", "refresh, clean")],
+    [
+        ("_note", "clean"),
+        ("_note", "refresh, clean"),
+        slow("_fill", "clean"),
+        slow("_fill", "refresh, clean"),
+    ],
 )
 def test_a_death_and_a_cleanup_of_the_view(
     then: str, point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
@@ -457,7 +482,9 @@ def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> Non
         job.cancel()
         with pytest.raises(BackfillIncompleteError, match="cancelled"):
             job.result()
-    assert [record.status for record in pair.view.list_jobs() if record.job_type == "refresh"] == ["CANCELLED"]
+    assert [record.status for record in pair.view.list_jobs() if record.job_type == "refresh"] == [
+        "CANCELLED"
+    ]
     log.take()
     pair.refresh()
     pair.refresh([])
@@ -465,13 +492,19 @@ def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> Non
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["_note", "_fill", "in the udf"])
-def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed(
+    point: str, db: Connection, log: Log, flag: str, tmp_path: Path
+) -> None:
     pair = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
     home = tmp_path / "db"
     with flag_file(flag):
         more: dict[str, Any] = {"module": "tests.support.refresh_driver", "common": {}}
-        with driver({"v": (home, {} if point == "in the udf" else {"point": point})}, **more) as process:
-            process.wait_for(lambda: 40 in log.rows() if point == "in the udf" else os.path.exists(home / "held"))
+        with driver(
+            {"v": (home, {} if point == "in the udf" else {"point": point})}, **more
+        ) as process:
+            process.wait_for(
+                lambda: 40 in log.rows() if point == "in the udf" else os.path.exists(home / "held")
+            )
             process.kill()
     called_rows = log.take()
     if point != "in the udf":

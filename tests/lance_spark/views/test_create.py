@@ -49,7 +49,9 @@ def check_copied(view: Table, source: Table, *columns: str) -> None:
     """Asserts that a view shows columns of all rows of its source, under the same names."""
     rows = source.to_lance().to_table(columns=list(columns), with_row_id=True).to_pylist()
     expected = sorted(((row.pop("_rowid"), row) for row in rows), key=lambda pair: pair[0])
-    assert [(row.pop(ID), {name: row[name] for name in columns}) for row in rows_shown(view)] == expected
+    assert [
+        (row.pop(ID), {name: row[name] for name in columns}) for row in rows_shown(view)
+    ] == expected
 
 
 # Refusals
@@ -71,7 +73,9 @@ def test_a_selection_that_is_none(columns: Any, db: Connection) -> None:
         make_source(db).search(None).select(columns)
 
 
-@pytest.mark.parametrize("columns", [{"a": 3}, {"a": None}, [3], {"": "k"}, {3: "k"}, [negative], {"a": (negative, 3)}])
+@pytest.mark.parametrize(
+    "columns", [{"a": 3}, {"a": None}, [3], {"": "k"}, {3: "k"}, [negative], {"a": (negative, 3)}]
+)
 def test_a_selection_of_something_other_than_a_column(columns: Any, db: Connection) -> None:
     with pytest.raises((OptionError, RegistrationError), match="column"):
         make_source(db).search(None).select(columns)
@@ -114,9 +118,14 @@ def test_columns_that_are_refused(columns: Any, error: Any, match: str, db: Conn
 
 
 @pytest.mark.parametrize("expression", ["_rowaddr", "_rowaddr + 1", "_rowoffset", "random()"])
-def test_expressions_whose_value_no_column_tells_are_refused(expression: str, db: Connection) -> None:
+def test_expressions_whose_value_no_column_tells_are_refused(
+    expression: str, db: Connection
+) -> None:
     check_refused(
-        db, make_source(db).search(None).select({"k": "k", "a": expression}), LanceSparkError, "expression|condition"
+        db,
+        make_source(db).search(None).select({"k": "k", "a": expression}),
+        LanceSparkError,
+        "expression|condition",
     )
 
 
@@ -124,7 +133,10 @@ def test_expressions_whose_value_no_column_tells_are_refused(expression: str, db
 @pytest.mark.parametrize("condition", ["_rowaddr >= 10", "random() < 0.5"])
 def test_conditions_whose_value_no_column_tells_are_refused(condition: str, db: Connection) -> None:
     check_refused(
-        db, make_source(db).search(None).select(["k"]).where(condition), LanceSparkError, "expression|condition"
+        db,
+        make_source(db).search(None).select(["k"]).where(condition),
+        LanceSparkError,
+        "expression|condition",
     )
 
 
@@ -199,7 +211,9 @@ def test_a_view_is_a_table_of_its_folder(db: Connection) -> None:
 
 def test_the_schema_and_what_is_stored(db: Connection) -> None:
     source = make_source(db)
-    query = source.search(None).select({"a": "k + 1", "text": "cast(k as string)", "b": (negative, ["x"])})
+    query = source.search(None).select(
+        {"a": "k + 1", "text": "cast(k as string)", "b": (negative, ["x"])}
+    )
     view = query.where("u < 3").create_materialized_view(db, "v")
     schema = view.to_lance().schema
     assert [(used.name, used.type, used.nullable) for used in schema] == [
@@ -222,14 +236,20 @@ def test_the_schema_and_what_is_stored(db: Connection) -> None:
 def test_a_source_in_another_folder(db: Connection, tmp_path: Path) -> None:
     source = make_source(db)
     other_db = lance_spark.connect(str(tmp_path / "other"), db.spark, progress=False)
-    view = source.search(None).select({"k": "k", "b": negative}).create_materialized_view(other_db, "v")
+    view = (
+        source.search(None)
+        .select({"k": "k", "b": negative})
+        .create_materialized_view(other_db, "v")
+    )
     view.refresh()
     check_copied(view, source, "k")
 
 
 def test_a_folder_that_is_moved_with_both(db: Connection, tmp_path: Path) -> None:
     source = make_source(db)
-    source.search(None).select({"k": "k", "b": negative}).create_materialized_view(db, "v").refresh()
+    source.search(None).select({"k": "k", "b": negative}).create_materialized_view(
+        db, "v"
+    ).refresh()
     source.add(rows_of([20]))
     (tmp_path / "db").rename(tmp_path / "moved")
     moved_db = lance_spark.connect(str(tmp_path / "moved"), db.spark, progress=False)
@@ -239,26 +259,42 @@ def test_a_folder_that_is_moved_with_both(db: Connection, tmp_path: Path) -> Non
 
 def test_unusual_names(db: Connection) -> None:
     names = ["Big", "two words", "a-b", "ünï", "select", "quote'd", 'double"d', "_x"]
-    source = db.create_table("s", pa.table({name: pa.array(range(6), pa.int64()) for name in ["k", *names]}))
+    source = db.create_table(
+        "s", pa.table({name: pa.array(range(6), pa.int64()) for name in ["k", *names]})
+    )
     view = source.search(None).select([*names, "k"]).create_materialized_view(db, "v")
     view.refresh()
     check_copied(view, source, "k", *names)
     for number, name in enumerate(names):
-        values = {column: pa.array([100 + number if column == name else 2], pa.int64()) for column in ["k", *names]}
+        values = {
+            column: pa.array([100 + number if column == name else 2], pa.int64())
+            for column in ["k", *names]
+        }
         source.to_lance().merge_insert("k").when_matched_update_all().execute(pa.table(values))
     view.refresh()
     check_copied(view, source, "k", *names)
 
 
 def test_capitals_in_conditions_and_expressions(db: Connection) -> None:
-    source = db.create_table("s", pa.table({"Key": pa.array(range(6), pa.int64()), "two words": ["a"] * 6}))
-    query = source.search(None).select({"Twice": "Key * 2", "W": "upper(`two words`)"}).where("Key > 1")
+    source = db.create_table(
+        "s", pa.table({"Key": pa.array(range(6), pa.int64()), "two words": ["a"] * 6})
+    )
+    query = (
+        source.search(None).select({"Twice": "Key * 2", "W": "upper(`two words`)"}).where("Key > 1")
+    )
     view = db.create_materialized_view("v", query)
     view.refresh()
-    assert [(row["Twice"], row["W"]) for row in rows_shown(view)] == [(4, "A"), (6, "A"), (8, "A"), (10, "A")]
+    assert [(row["Twice"], row["W"]) for row in rows_shown(view)] == [
+        (4, "A"),
+        (6, "A"),
+        (8, "A"),
+        (10, "A"),
+    ]
     source.to_lance().update({"Key": "Key + 1"}, where="Key = 1 OR Key = 5")
     new = pa.table({"Key": pa.array([6, 7], pa.int64()), "two words": ["b", "c"]})
-    source.to_lance().merge_insert("Key").when_matched_update_all().when_not_matched_insert_all().execute(new)
+    source.to_lance().merge_insert(
+        "Key"
+    ).when_matched_update_all().when_not_matched_insert_all().execute(new)
     view.refresh()
     rows = sorted((row["Twice"], row["W"]) for row in rows_shown(view))
     assert rows == [(4, "A"), (4, "A"), (6, "A"), (8, "A"), (12, "B"), (14, "C")]
@@ -304,13 +340,19 @@ def test_a_udf_of_several_columns(prefix: str | None, db: Connection) -> None:
     assert result.rows_computed == 1
     rows = source.to_lance().to_table(with_row_id=True).to_pylist()
     expected = sorted((row["_rowid"], row["k"], row["x"] + 1, row["x"] + 2) for row in rows)
-    assert [(row[ID], row["k"], row[names[0]], row[names[1]]) for row in rows_shown(view)] == expected
+    assert [
+        (row[ID], row["k"], row[names[0]], row[names[1]]) for row in rows_shown(view)
+    ] == expected
 
 
 @pytest.mark.long
 def test_a_udf_over_record_batches(db: Connection, log: Log) -> None:
     source = make_source(db)
-    view = source.search(None).select({"k": "k", "y": log.batch_doubling()}).create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"k": "k", "y": log.batch_doubling()})
+        .create_materialized_view(db, "v")
+    )
     view.refresh()
     assert [row["y"] for row in rows_shown(view)] == [20 * k for k in range(20)]
     log.take()
@@ -325,9 +367,15 @@ def test_a_udf_over_record_batches(db: Connection, log: Log) -> None:
 
 def test_a_column_of_the_view_that_is_called_like_an_input(db: Connection, log: Log) -> None:
     source = make_source(db)
-    view = source.search(None).select({"x": log.doubling(), "k": "x"}).create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"x": log.doubling(), "k": "x"})
+        .create_materialized_view(db, "v")
+    )
     view.refresh()
-    assert [(row["x"], row["k"]) for row in rows_shown(view)] == [(20 * k, 10 * k) for k in range(20)]
+    assert [(row["x"], row["k"]) for row in rows_shown(view)] == [
+        (20 * k, 10 * k) for k in range(20)
+    ]
     source.to_lance().update({"k": "1"}, where="k = 5")
     log.take()
     view.refresh()
@@ -349,7 +397,11 @@ def test_a_udf_that_fails(kind: str, db: Connection, log: Log, flag: str) -> Non
         return 2 * x
 
     source = make_source(db)
-    view = source.search(None).select({"k": "k", "y": udf(bad, **options)}).create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"k": "k", "y": udf(bad, **options)})
+        .create_materialized_view(db, "v")
+    )
     Path(flag).touch()
     if skipping:
         result = view.refresh()
@@ -384,10 +436,16 @@ def test_blobs_as_inputs(db: Connection, log: Log) -> None:
     view.refresh()
     assert [(row["k"], row["n"]) for row in rows_shown(view)] == [(k, k) for k in range(6)]
     log.take()
-    source.add(pa.table([pa.array([b"z" * 9], pa.large_binary()), pa.array([9], pa.int64())], schema=data.schema))
+    source.add(
+        pa.table(
+            [pa.array([b"z" * 9], pa.large_binary()), pa.array([9], pa.int64())], schema=data.schema
+        )
+    )
     source.to_lance().delete("k = 2")
     view.refresh()
-    assert [(row["k"], row["n"]) for row in rows_shown(view)] == [(k, k) for k in (0, 1, 3, 4, 5, 9)]
+    assert [(row["k"], row["n"]) for row in rows_shown(view)] == [
+        (k, k) for k in (0, 1, 3, 4, 5, 9)
+    ]
     assert log.take() == [9]
 
 
@@ -453,7 +511,8 @@ def test_columns_of_all_types(db: Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.long) for kind in VALUES]
+    "kind",
+    [kind if kind in SOME else pytest.param(kind, marks=pytest.mark.long) for kind in VALUES],
 )
 def test_values_of_udfs_of_all_types(kind: str, db: Connection, log: Log) -> None:
     path, type_ = log.path, VALUES[kind].type
@@ -466,7 +525,11 @@ def test_values_of_udfs_of_all_types(kind: str, db: Connection, log: Log) -> Non
     data = pa.table({"k": pa.array(range(3), pa.int64()), "v": VALUES[kind]})
     source = db.create_table("s", data)
     computed = udf(same, data_type=type_, input_columns=["v"])
-    view = source.search(None).select({"k": "k", "v": "v", "w": computed}).create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"k": "k", "v": "v", "w": computed})
+        .create_materialized_view(db, "v")
+    )
     assert view.schema.field("v").type == source.schema.field("v").type
 
     def check(calls: int) -> None:
@@ -486,15 +549,24 @@ def test_values_of_udfs_of_all_types(kind: str, db: Connection, log: Log) -> Non
 
 
 def test_expressions_over_nested_columns(db: Connection) -> None:
-    data = pa.table({"k": pa.array(range(3), pa.int64()), "s": VALUES["struct"], "l": VALUES["list"]})
+    data = pa.table(
+        {"k": pa.array(range(3), pa.int64()), "s": VALUES["struct"], "l": VALUES["list"]}
+    )
     source = db.create_table("s", data)
-    query = source.search(None).select({"a": "s.a", "b": "s['b']", "n": "array_length(l)"}).where("s.a IS NOT NULL")
+    query = (
+        source.search(None)
+        .select({"a": "s.a", "b": "s['b']", "n": "array_length(l)"})
+        .where("s.a IS NOT NULL")
+    )
     view = query.create_materialized_view(db, "v")
     view.refresh()
     first = rows_shown(view)
     assert [(row["a"], row["b"]) for row in first] == [(1, "x"), (2, "y")]
     assert first[0]["n"] == 2
-    values = {name: VALUES[kind].take(pa.array([row])) for name, kind, row in (("s", "struct", 2), ("l", "list", 0))}
+    values = {
+        name: VALUES[kind].take(pa.array([row]))
+        for name, kind, row in (("s", "struct", 2), ("l", "list", 0))
+    }
     new = pa.table({"k": pa.array([1], pa.int64()), **values})
     source.to_lance().merge_insert("k").when_matched_update_all().execute(new)
     view.refresh()
@@ -503,7 +575,9 @@ def test_expressions_over_nested_columns(db: Connection) -> None:
     assert [(row["a"], row["b"]) for row in rows_shown(view)] == [(1, "x"), (2, "y"), (2, "y")]
 
 
-@pytest.mark.parametrize("expression", ["1", "cast(NULL AS string)", "'text'", "_rowid", "k IS NULL"])
+@pytest.mark.parametrize(
+    "expression", ["1", "cast(NULL AS string)", "'text'", "_rowid", "k IS NULL"]
+)
 def test_expressions_of_no_column(expression: str, db: Connection) -> None:
     source = make_source(db, range(4))
     view = source.search(None).select({"a": expression}).create_materialized_view(db, "v")

@@ -13,7 +13,13 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection, Table
-from lance_spark.errors import OptionError, RegistrationError, StoredUdfError, ViewError, ViewSourceError
+from lance_spark.errors import (
+    OptionError,
+    RegistrationError,
+    StoredUdfError,
+    ViewError,
+    ViewSourceError,
+)
 from lance_spark.views.spark.text import check_expression
 from tests.lance_spark.views.views import Change, forge, make_source, nothing_changes
 from tests.support.logs import Log
@@ -23,7 +29,9 @@ pytestmark = pytest.mark.sample(1, tests=2)
 QUERY = "SELECT k, p + 1 AS q FROM s WHERE k < 15"
 
 
-def check_refused(view: Table, error: type[Exception] = ViewError, match: str = "no view can have") -> None:
+def check_refused(
+    view: Table, error: type[Exception] = ViewError, match: str = "no view can have"
+) -> None:
     with nothing_changes(view), pytest.raises(error, match=match):
         view.refresh()
 
@@ -69,12 +77,24 @@ HOSTILE = [
 def test_an_expression_that_runs_or_reads_something_else_is_refused_as_text(text: str) -> None:
     columns = {"k": "bigint", "p": "bigint"}
     with pytest.raises(RegistrationError):
-        check_expression(text, is_own=lambda name: name in ("max", "sum", "rand", "current_user"), columns=columns)
+        check_expression(
+            text,
+            is_own=lambda name: name in ("max", "sum", "rand", "current_user"),
+            columns=columns,
+        )
 
 
 @pytest.mark.parametrize(
     "text",
-    ["(table IS NULL)", "map(k, p)", "(map AND k)", "trim(FROM p)", "`from` + 1", "values + 1", "(with LIKE 'x')"],
+    [
+        "(table IS NULL)",
+        "map(k, p)",
+        "(map AND k)",
+        "trim(FROM p)",
+        "`from` + 1",
+        "values + 1",
+        "(with LIKE 'x')",
+    ],
 )
 def test_words_that_may_begin_a_query_are_names_elsewhere(text: str) -> None:
     check_expression(text, is_own=lambda name: name in ("map", "trim"), columns={"k": "bigint"})
@@ -90,7 +110,10 @@ def test_a_refresh_checks_the_stored_query_as_creation_does(
     view = db.create_materialized_view("v", QUERY)
     good = {k.decode(): v.decode() for k, v in lance.dataset(view.uri).schema.metadata.items()}
     changes = [selected(text.format(secret=secret)) for text in HOSTILE]
-    changes += [where(f"k IN (TABLE parquet.`{secret}`)"), where("reflect('java.lang.System', 'nanoTime') > 0")]
+    changes += [
+        where(f"k IN (TABLE parquet.`{secret}`)"),
+        where("reflect('java.lang.System', 'nanoTime') > 0"),
+    ]
     for change in changes:
         forge(view, change)
         check_refused(view)
@@ -118,14 +141,19 @@ def test_the_plan_of_a_stored_query_is_checked_too(
     make_source(db)
     view = db.create_materialized_view("v", QUERY)
     monkeypatch.setattr("lance_spark.views.spark.query.check_expression", lambda *_, **__: None)
-    for text in ("reflect('java.lang.System', 'nanoTime')", f"(SELECT max(id) FROM parquet.`{tmp_path}/secret`)"):
+    for text in (
+        "reflect('java.lang.System', 'nanoTime')",
+        f"(SELECT max(id) FROM parquet.`{tmp_path}/secret`)",
+    ):
         forge(view, selected(text))
         check_refused(view, match="reads another table")
 
 
 def test_a_refresh_checks_stored_texts_in_lance_sql(db: Connection) -> None:
     source = make_source(db)
-    view = db.create_materialized_view("v", source.search(None).where("k < 5").select({"k": "k", "q": "p + 1"}))
+    view = db.create_materialized_view(
+        "v", source.search(None).where("k < 5").select({"k": "k", "q": "p + 1"})
+    )
     forge(view, lambda values: values.update(where="k < random() * 100"))
     check_refused(view)
     forge(view, lambda values: values.update(where="k < 5) OR (nonsense"))
@@ -134,7 +162,12 @@ def test_a_refresh_checks_stored_texts_in_lance_sql(db: Connection) -> None:
     lance.dataset(view.uri).update_field_metadata({"q": {"lance-spark:expression": "uuid()"}})
     check_refused(view)
     for version in (1 << 64, -1, "main:1", 1.5, None):
-        forge(view, lambda values, version=version: values.update(pin={"version": version, "incarnation": "x"}))
+        forge(
+            view,
+            lambda values, version=version: values.update(
+                pin={"version": version, "incarnation": "x"}
+            ),
+        )
         check_refused(view, match="damaged")
 
 
@@ -180,7 +213,10 @@ def test_a_view_reads_the_table_that_it_was_made_of(
             if make_old:
                 forge(view, unpinned)
             for act in (view.refresh, view.plan_refresh):
-                with nothing_changes(view), pytest.raises(ViewSourceError, match=r"another table|another folder"):
+                with (
+                    nothing_changes(view),
+                    pytest.raises(ViewSourceError, match=r"another table|another folder"),
+                ):
                     act()
     assert log.take() == []
 
@@ -206,7 +242,9 @@ def test_a_view_of_an_older_release_goes_on(
 
 
 @pytest.mark.sample(1)
-def test_stored_code_of_views_can_be_forbidden(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_code_of_views_can_be_forbidden(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views = kinds(db, make_source(db), log)
     monkeypatch.setenv("LANCE_SPARK_ALLOW_STORED_UDFS", "0")
     assert views[0].refresh().rows_added == 15, "the query runs no stored code"

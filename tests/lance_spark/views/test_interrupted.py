@@ -31,7 +31,9 @@ def ids(view: Table) -> list[object]:
     return sorted(view.to_arrow().column("id").to_pylist())
 
 
-@pytest.mark.parametrize("error", [CommitConflictError("lost", uri="view"), OSError("the store is gone")])
+@pytest.mark.parametrize(
+    "error", [CommitConflictError("lost", uri="view"), OSError("the store is gone")]
+)
 def test_an_error_after_the_commit_of_rows_loses_nothing_and_doubles_nothing(
     db: Connection, source: Table, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -89,7 +91,11 @@ def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
         return 10 * n
 
     source.add_columns({"n": "id"})
-    view = source.search(None).select({"id": "id", "tens": tenfold}).create_materialized_view(db, "view")
+    view = (
+        source.search(None)
+        .select({"id": "id", "tens": tenfold})
+        .create_materialized_view(db, "view")
+    )
     view.refresh()
     source.to_lance().update({"n": "100"}, where="id = 3")
 
@@ -106,4 +112,15 @@ def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
     with pytest.raises(lance_spark.ViewSourceError, match="Refresh the view"):
         view.backfill("tens")
     view.refresh()
-    assert sorted(view.to_arrow(["tens"])["tens"].to_pylist()) == [0, 10, 20, 40, 50, 60, 70, 80, 90, 1000]
+    assert sorted(view.to_arrow(["tens"])["tens"].to_pylist()) == [
+        0,
+        10,
+        20,
+        40,
+        50,
+        60,
+        70,
+        80,
+        90,
+        1000,
+    ]

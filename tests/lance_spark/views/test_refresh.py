@@ -34,7 +34,9 @@ pytestmark = pytest.mark.sample(4, tests=8)
 # Changes
 
 
-def test_the_first_refresh_makes_all_rows_and_calls_the_udf_once_for_each(db: Connection, log: Log) -> None:
+def test_the_first_refresh_makes_all_rows_and_calls_the_udf_once_for_each(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log, refreshed=False)
     assert pair.view.count_rows() == 0
     result = pair.refresh(selected(range(20)))
@@ -53,7 +55,12 @@ def test_appended_rows_are_added(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     pair.source.add(rows_of(range(20, 30)))
     plan = pair.view.plan_refresh()
-    assert (plan.rows_added, plan.rows_recomputed, plan.rows_removed, plan.untouched_fragments) == (5, 0, 0, 1)
+    assert (plan.rows_added, plan.rows_recomputed, plan.rows_removed, plan.untouched_fragments) == (
+        5,
+        0,
+        0,
+        1,
+    )
     result = pair.refresh(selected(range(20, 30)))
     assert (result.rows_added, result.rows_recomputed, result.rows_removed) == (5, 0, 0)
 
@@ -72,7 +79,9 @@ def test_a_change_of_another_selected_column_calls_no_udf(db: Connection, log: L
     assert (result.rows_added, result.rows_recomputed, result.rows_removed) == (0, 5, 0)
 
 
-def test_a_change_of_a_column_that_the_view_does_not_use_changes_no_row(db: Connection, log: Log) -> None:
+def test_a_change_of_a_column_that_the_view_does_not_use_changes_no_row(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log)
     before = pair.view.to_lance().get_fragments()[0].metadata.to_json()
     pair.change({"u": "u + 1"})
@@ -112,7 +121,12 @@ def test_rows_come_and_go_as_they_match_the_condition(db: Connection, log: Log) 
 
 def test_a_condition_on_a_column_that_is_not_selected(db: Connection, log: Log) -> None:
     source = make_source(db)
-    view = source.search(None).select({"y": log.doubling()}).where("u >= 15").create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"y": log.doubling()})
+        .where("u >= 15")
+        .create_materialized_view(db, "v")
+    )
     view.refresh()
     assert [row["y"] for row in rows_shown(view)] == [300, 320, 340, 360, 380]
     log.take()
@@ -228,7 +242,9 @@ def test_a_computed_column_of_the_source(db: Connection, log: Log, tmp_path: Pat
     source.backfill("c")
     compact(source)
     view.refresh()
-    assert sorted((row["c"], row["d"]) for row in rows_shown(view)) == [(20 * k, 20 * k + 1) for k in range(20)]
+    assert sorted((row["c"], row["d"]) for row in rows_shown(view)) == [
+        (20 * k, 20 * k + 1) for k in range(20)
+    ]
 
 
 # Parameters
@@ -237,14 +253,24 @@ def test_a_computed_column_of_the_source(db: Connection, log: Log, tmp_path: Pat
 @pytest.mark.parametrize(
     "rows", [3, pytest.param(1, marks=pytest.mark.long), pytest.param(1000, marks=pytest.mark.long)]
 )
-def test_fragments_of_the_view_have_so_many_rows_at_most(rows: int, db: Connection, log: Log) -> None:
+def test_fragments_of_the_view_have_so_many_rows_at_most(
+    rows: int, db: Connection, log: Log
+) -> None:
     pair = watched(db, log, refreshed=False)
     pair.source.add(rows_of(range(20, 30)))
     pair.refresh(selected(range(30)), max_rows_per_fragment=rows, concurrency=1)
-    assert max(fragment.metadata.physical_rows for fragment in pair.view.to_lance().get_fragments()) <= rows
+    assert (
+        max(fragment.metadata.physical_rows for fragment in pair.view.to_lance().get_fragments())
+        <= rows
+    )
     pair.change({"x": "x + 1"}, "k < 10")
-    pair.refresh([1, 21, 41, 61, 81], max_rows_per_fragment=rows, concurrency=1, intra_applier_concurrency=2)
-    assert max(fragment.metadata.physical_rows for fragment in pair.view.to_lance().get_fragments()) <= rows
+    pair.refresh(
+        [1, 21, 41, 61, 81], max_rows_per_fragment=rows, concurrency=1, intra_applier_concurrency=2
+    )
+    assert (
+        max(fragment.metadata.physical_rows for fragment in pair.view.to_lance().get_fragments())
+        <= rows
+    )
     pair.delete("k < 25")
     pair.refresh([], concurrency=None)
 
@@ -274,9 +300,16 @@ def test_changed_rows_are_found_in_the_view(
 @pytest.mark.slow
 def test_more_changed_rows_than_are_looked_up(db: Connection) -> None:
     rows = 24_000
-    data = pa.table({"k": pa.array(range(rows), pa.int64()), "p": pa.array(range(rows), pa.int64())})
+    data = pa.table(
+        {"k": pa.array(range(rows), pa.int64()), "p": pa.array(range(rows), pa.int64())}
+    )
     source = db.create_table("s", data)
-    view = source.search(None).select({"k": "k", "p": "p"}).where("p >= 0").create_materialized_view(db, "v")
+    view = (
+        source.search(None)
+        .select({"k": "k", "p": "p"})
+        .where("p >= 0")
+        .create_materialized_view(db, "v")
+    )
     view.refresh(max_rows_per_fragment=5000)
     source.to_lance().update({"p": "p + 1"}, where="k < 11000")
     source.to_lance().update({"p": "-1"}, where="k >= 23000")
@@ -295,7 +328,9 @@ def test_refresh_async_and_its_handle(db: Connection, log: Log) -> None:
     result = job.result()
     pair.check()
     assert result.rows_added == 10
-    (record,) = [job_record for job_record in pair.view.list_jobs() if job_record.job_type == "refresh"]
+    (record,) = [
+        job_record for job_record in pair.view.list_jobs() if job_record.job_type == "refresh"
+    ]
     assert (record.status, record.rows_computed, record.job_id) == ("DONE", 10, result.job_id)
 
 
@@ -306,7 +341,9 @@ def change_at_random(pair: SourceAndView, dice: random.Random, fresh: Any) -> st
     """Changes the source at random, and returns the name of the change."""
     first = dice.randrange(30)
     where = f"k >= {first} AND k < {first + dice.randrange(1, 12)}"
-    act = dice.choice(["append", "x", "p", "u", "k", "delete", "compact", "upsert", "restore", "columns"])
+    act = dice.choice(
+        ["append", "x", "p", "u", "k", "delete", "compact", "upsert", "restore", "columns"]
+    )
     if act == "append":
         pair.source.add([{**row, "x": next(fresh)} for row in rows_of(range(first, first + 5))])
     elif act in ("x", "p", "u"):
@@ -327,7 +364,12 @@ def change_at_random(pair: SourceAndView, dice: random.Random, fresh: Any) -> st
         once = [k for k in set(keys) if pair.source.count_rows(f"u = {k}") == 1]
         column = dice.choice(["x", "p"])
         if once:
-            new = pa.table({"u": pa.array(once, pa.int64()), column: pa.array([next(fresh) for _ in once], pa.int64())})
+            new = pa.table(
+                {
+                    "u": pa.array(once, pa.int64()),
+                    column: pa.array([next(fresh) for _ in once], pa.int64()),
+                }
+            )
             merge.execute(new)
     else:
         versions = [version.version for version in pair.source.versions]
@@ -353,12 +395,17 @@ def check_random_history(db: Connection, log: Log, seed: int, steps: int) -> Non
             story.append(f"view {view.__name__}")
         at = version or newest
         plan = pair.view.plan_refresh(src_version=version)
-        result = pair.view.refresh(src_version=version, max_rows_per_fragment=dice.choice([None, 4]))
+        result = pair.view.refresh(
+            src_version=version, max_rows_per_fragment=dice.choice([None, 4])
+        )
         text = f"seed {seed}: {', '.join(story)}"
         assert result.source_version == at
         assert rows_shown(pair.view) == pair.at(at), text
         assert log.take() == sorted(called), text
-        assert (plan.rows_added, plan.rows_recomputed) == (result.rows_added, result.rows_recomputed), text
+        assert (plan.rows_added, plan.rows_recomputed) == (
+            result.rows_added,
+            result.rows_recomputed,
+        ), text
 
 
 @pytest.mark.long

@@ -28,8 +28,12 @@ def spec_at(uri: str) -> PlacementSpec:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("tasks", "ids", "few"), [(1, 1024, 1), (1, 1025, 0), (ALL // 4, 4, 1), (ALL // 4, 5, 0)])
-def test_row_ids_are_in_the_result_of_a_task_up_to_its_share(tasks: int, ids: int, few: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "ids", "few"), [(1, 1024, 1), (1, 1025, 0), (ALL // 4, 4, 1), (ALL // 4, 5, 0)]
+)
+def test_row_ids_are_in_the_result_of_a_task_up_to_its_share(
+    tasks: int, ids: int, few: int, tmp_path: Path
+) -> None:
     spec, result = spec_at(str(tmp_path)), RefreshTaskResult()
     spill = RowIdSpill(spec.staging, tasks=tasks)
     spill.add(np.arange(ids), np.zeros(ids, dtype=np.int64))
@@ -38,7 +42,9 @@ def test_row_ids_are_in_the_result_of_a_task_up_to_its_share(tasks: int, ids: in
 
 
 @pytest.mark.parametrize("job", [RowTasks.write_new, RowTasks.spill_deleted])
-def test_each_task_knows_the_number_of_tasks(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_task_knows_the_number_of_tasks(
+    job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Jobs:
         def results(self, tasks: list[Any], _: object) -> list[RefreshTaskResult]:
             numbers.extend(task.spec.tasks for task in tasks)

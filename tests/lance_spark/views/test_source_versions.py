@@ -8,7 +8,14 @@ import pytest
 
 from lance_spark import Connection
 from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewError, ViewSourceError
-from tests.lance_spark.views.views import clean, compact, make_source, nothing_changes, rows_of, watched
+from tests.lance_spark.views.views import (
+    clean,
+    compact,
+    make_source,
+    nothing_changes,
+    rows_of,
+    watched,
+)
 from tests.support.logs import Log
 
 pytestmark = pytest.mark.sample(3, tests=3)
@@ -78,7 +85,9 @@ def test_versions_of_the_source_that_were_cleaned_up(db: Connection, log: Log) -
 
 
 @pytest.mark.long
-def test_the_version_shown_is_kept_by_a_tag_and_those_after_it_are_cleaned_up(db: Connection, log: Log) -> None:
+def test_the_version_shown_is_kept_by_a_tag_and_those_after_it_are_cleaned_up(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log)
     pair.source.to_lance().tags.create("kept", 1)
     pair.source.add(rows_of(range(20, 24)))
@@ -97,7 +106,10 @@ def test_a_source_without_stable_row_ids_is_shown_once(db: Connection, log: Log)
         pair = watched(db, log, enable_stable_row_ids=False)
     pair.refresh([])
     pair.source.add(rows_of([20]))
-    with nothing_changes(pair.view), pytest.raises(StableRowIdsError, match="no stable ids") as caught:
+    with (
+        nothing_changes(pair.view),
+        pytest.raises(StableRowIdsError, match="no stable ids") as caught,
+    ):
         pair.view.refresh()
     assert isinstance(caught.value, RuntimeError)
     with pytest.raises(StableRowIdsError):
@@ -109,7 +121,10 @@ def test_a_source_that_was_dropped(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     db.drop_table("s")
     for act in (pair.view.refresh, pair.view.plan_refresh, pair.view.refresh_async):
-        with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="does not exist any more"):
+        with (
+            nothing_changes(pair.view),
+            pytest.raises(ViewSourceError, match="does not exist any more"),
+        ):
             act()
 
 
@@ -134,12 +149,17 @@ def test_a_source_that_was_overwritten(db: Connection, log: Log) -> None:
     pair = watched(db, log)
     pair.source.add(rows_of([30]), mode="overwrite")
     pair.source.add(rows_of([32]))
-    with nothing_changes(pair.view), pytest.raises(ViewSourceError, match="overwritten at version 2"):
+    with (
+        nothing_changes(pair.view),
+        pytest.raises(ViewSourceError, match="overwritten at version 2"),
+    ):
         pair.view.refresh()
     pair.refresh([], src_version=1)
 
 
-def test_a_view_of_an_overwritten_source_is_not_led_back_before_that(db: Connection, log: Log) -> None:
+def test_a_view_of_an_overwritten_source_is_not_led_back_before_that(
+    db: Connection, log: Log
+) -> None:
     pair = watched(db, log, refreshed=False)
     pair.source.add(rows_of([30]), mode="overwrite")
     pair.refresh([300])
@@ -147,7 +167,9 @@ def test_a_view_of_an_overwritten_source_is_not_led_back_before_that(db: Connect
         pair.view.refresh(src_version=1)
 
 
-@pytest.mark.parametrize(("column", "act"), [("k", "drop"), ("x", "rename"), ("p", "cast"), ("x", "anew")])
+@pytest.mark.parametrize(
+    ("column", "act"), [("k", "drop"), ("x", "rename"), ("p", "cast"), ("x", "anew")]
+)
 def test_a_used_column_that_was_replaced(column: str, act: str, db: Connection, log: Log) -> None:
     pair = watched(db, log)
     dataset = pair.source.to_lance()

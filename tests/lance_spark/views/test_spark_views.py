@@ -26,7 +26,15 @@ from lance_spark.errors import (
 )
 from lance_spark.jvm.gateway import is_classic
 from lance_spark.views.spark.text import parse, shorten_qualifiers, tokens_of
-from tests.lance_spark.views.views import ID, clean, compact, forge, make_source, nothing_changes, rows_shown
+from tests.lance_spark.views.views import (
+    ID,
+    clean,
+    compact,
+    forge,
+    make_source,
+    nothing_changes,
+    rows_shown,
+)
 from tests.support.logs import Log
 
 pytestmark = pytest.mark.sample(8, tests=5)
@@ -54,7 +62,9 @@ def check(spark: SparkSession, view: Table, query: str) -> None:
 
 def test_a_text_over_a_table_of_the_connection(db: Connection, spark: SparkSession) -> None:
     source = make_source(db)
-    view = db.create_materialized_view("v", "SELECT k, p * 2 AS p2, concat('k', k) FROM s WHERE k % 2 = 0")
+    view = db.create_materialized_view(
+        "v", "SELECT k, p * 2 AS p2, concat('k', k) FROM s WHERE k % 2 = 0"
+    )
     assert view.schema.names == [ID, "k", "p2", "concat(k, k)"]
     assert view.count_rows() == 0
     result = view.refresh()
@@ -84,7 +94,9 @@ TYPES: dict[str, pa.Array[Any]] = {
     "day": pa.array([dt.date(2024, 2, 29), None, dt.date(1900, 1, 1)]),
     "at": pa.array([dt.datetime(2024, 3, 10, 9, 30, tzinfo=dt.UTC)] * 3, pa.timestamp("us", "UTC")),
     "ntz": pa.array([dt.datetime(2024, 3, 10, 9, 30, tzinfo=dt.UTC)] * 3, pa.timestamp("us")),
-    "amount": pa.array([decimal.Decimal("1.25"), None, decimal.Decimal("-3.00")], pa.decimal128(10, 2)),
+    "amount": pa.array(
+        [decimal.Decimal("1.25"), None, decimal.Decimal("-3.00")], pa.decimal128(10, 2)
+    ),
     "vec": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
     "small": pa.array([1, 255, None], pa.uint8()),
 }
@@ -134,7 +146,9 @@ def test_all_columns_keep_their_types(db: Connection) -> None:
     view = db.create_materialized_view("v", "SELECT * FROM s")
     view.refresh()
     assert view.to_arrow(source.schema.names).cast(source.schema).equals(source.to_arrow())
-    assert [field.type for field in view.schema if field.name != ID] == [field.type for field in source.schema]
+    assert [field.type for field in view.schema if field.name != ID] == [
+        field.type for field in source.schema
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +168,10 @@ def test_all_columns_keep_their_types(db: Connection) -> None:
             "SELECT k + 1 AS a, a * 2 AS b, upper('x') FROM s",
             "SELECT {id} k + 1 AS a, (k + 1) * 2 AS b, upper('x') FROM {source}",
         ),
-        ("SELECT 1 AS one FROM s WHERE k IS DISTINCT FROM 3", "SELECT {id} 1 AS one FROM {source} WHERE k <> 3"),
+        (
+            "SELECT 1 AS one FROM s WHERE k IS DISTINCT FROM 3",
+            "SELECT {id} 1 AS one FROM {source} WHERE k <> 3",
+        ),
         ("SELECT K, p AS `from`, x AS `order by` FROM S", None),
         (
             "/* a /* nested */ SELECT */ SELECT ALL k -- FROM x\nFROM s WHERE (k > 2)",
@@ -162,10 +179,15 @@ def test_all_columns_keep_their_types(db: Connection) -> None:
         ),
     ],
 )
-def test_forms_of_a_select(query: str, plain: str | None, db: Connection, spark: SparkSession) -> None:
+def test_forms_of_a_select(
+    query: str, plain: str | None, db: Connection, spark: SparkSession
+) -> None:
     source = make_source(db)
     if plain is None:
-        query, plain = query.replace("FROM S", "FROM s"), "SELECT {id} K, p AS `from`, x AS `order by` FROM {source}"
+        query, plain = (
+            query.replace("FROM S", "FROM s"),
+            "SELECT {id} K, p AS `from`, x AS `order by` FROM {source}",
+        )
     view = db.create_materialized_view("v", query)
     view.refresh()
     source.add([{"k": 9, "x": 2, "p": 3, "u": 4}])
@@ -175,14 +197,22 @@ def test_forms_of_a_select(query: str, plain: str | None, db: Connection, spark:
 
 
 CHANGES: dict[str, Callable[[Table, random.Random], object]] = {
-    "append": lambda s, r: s.add([{"k": r.randrange(40), "x": r.choice([None, 3]), "p": r.randrange(9), "u": 0}] * 3),
-    "update": lambda s, r: s.to_lance().update({"p": "p + 1"}, where=f"k % {r.randrange(2, 5)} = 0"),
-    "select": lambda s, r: s.to_lance().update({"k": f"k + {r.randrange(3)}"}, where=f"k > {r.randrange(20)}"),
+    "append": lambda s, r: s.add(
+        [{"k": r.randrange(40), "x": r.choice([None, 3]), "p": r.randrange(9), "u": 0}] * 3
+    ),
+    "update": lambda s, r: s.to_lance().update(
+        {"p": "p + 1"}, where=f"k % {r.randrange(2, 5)} = 0"
+    ),
+    "select": lambda s, r: s.to_lance().update(
+        {"k": f"k + {r.randrange(3)}"}, where=f"k > {r.randrange(20)}"
+    ),
     "unused": lambda s, r: s.to_lance().update({"u": "u + 1"}, where=f"k < {r.randrange(20)}"),
     "delete": lambda s, r: s.to_lance().delete(f"k % 7 = {r.randrange(7)}"),
     "compact": lambda s, _: compact(s),
     "column": lambda s, r: s.to_lance().add_columns({f"c{r.randrange(1 << 30)}": "k + 1"}),
-    "restore": lambda s, r: s.to_lance().checkout_version(r.choice(s.to_lance().versions())["version"]).restore(),
+    "restore": lambda s, r: (
+        s.to_lance().checkout_version(r.choice(s.to_lance().versions())["version"]).restore()
+    ),
     "clean": lambda s, _: clean(s),
 }
 
@@ -218,7 +248,9 @@ def test_long_random_histories(seed: int, db: Connection, spark: SparkSession) -
 
 
 @pytest.mark.long
-def test_a_view_of_a_view_with_a_computed_column(db: Connection, spark: SparkSession, log: Log) -> None:
+def test_a_view_of_a_view_with_a_computed_column(
+    db: Connection, spark: SparkSession, log: Log
+) -> None:
     source = make_source(db)
     view = db.create_materialized_view("v", "SELECT k AS x, p FROM s WHERE k < 10")
     view.refresh()
@@ -274,9 +306,16 @@ def test_only_columns_that_are_used_are_kept_in_mind(db: Connection) -> None:
 # Settings
 
 
-def test_settings_are_those_of_the_session_that_made_the_view(db: Connection, spark: SparkSession) -> None:
-    db.create_table("s", pa.table({"k": pa.array([1]), "t": pa.array(["no number"]), "at": TYPES["at"][:1]}))
-    before = {name: spark.conf.get(name) for name in ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")}
+def test_settings_are_those_of_the_session_that_made_the_view(
+    db: Connection, spark: SparkSession
+) -> None:
+    db.create_table(
+        "s", pa.table({"k": pa.array([1]), "t": pa.array(["no number"]), "at": TYPES["at"][:1]})
+    )
+    before = {
+        name: spark.conf.get(name)
+        for name in ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+    }
     try:
         spark.conf.set("spark.sql.ansi.enabled", "false")
         spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
@@ -288,7 +327,9 @@ def test_settings_are_those_of_the_session_that_made_the_view(db: Connection, sp
         view.refresh()
         assert [(row["n"], row["h"]) for row in rows_shown(view)] == [(None, 18)]
     else:
-        with pytest.raises(ViewError, match=r"spark\.conf\.set\('spark\.sql\.ansi\.enabled', 'false'\)"):
+        with pytest.raises(
+            ViewError, match=r"spark\.conf\.set\('spark\.sql\.ansi\.enabled', 'false'\)"
+        ):
             view.refresh()
     assert {name: spark.conf.get(name) for name in before} == before
 
@@ -371,10 +412,15 @@ def test_a_dataframe_is_refused_with_what_to_write(db: Connection, spark: SparkS
     assert db.table_names() == ["s"]
 
 
-def test_a_name_of_the_session_is_no_table_of_the_connection(db: Connection, spark: SparkSession) -> None:
+def test_a_name_of_the_session_is_no_table_of_the_connection(
+    db: Connection, spark: SparkSession
+) -> None:
     spark.read.format("lance").load(make_source(db).uri).createOrReplaceTempView("some_rows")
     for name in ("some_rows", "default.s", "lance.`/s`"):
-        with pytest.raises(RegistrationError, match=r"no table of this connection\. Select from one of its tables: s"):
+        with pytest.raises(
+            RegistrationError,
+            match=r"no table of this connection\. Select from one of its tables: s",
+        ):
             db.create_materialized_view("v", f"SELECT k FROM {name}")
 
 
@@ -394,7 +440,9 @@ STORED_STEPS: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("blocks", STORED_STEPS)
-def test_a_view_whose_query_is_stored_in_steps_is_refreshed(blocks: list[dict[str, Any]], db: Connection) -> None:
+def test_a_view_whose_query_is_stored_in_steps_is_refreshed(
+    blocks: list[dict[str, Any]], db: Connection
+) -> None:
     source = make_source(db)
     view = db.create_materialized_view("v", "SELECT k, p + 1 AS q FROM s WHERE k > 3")
     view.refresh()
@@ -408,7 +456,9 @@ def test_a_view_whose_query_is_stored_in_steps_is_refreshed(blocks: list[dict[st
 
 def test_a_text_that_only_this_session_understands(db: Connection, spark: SparkSession) -> None:
     if not is_classic(spark):
-        pytest.skip("over Spark Connect a query is checked in its own session, which has the variable")
+        pytest.skip(
+            "over Spark Connect a query is checked in its own session, which has the variable"
+        )
     make_source(db)
     spark.sql("DECLARE OR REPLACE VARIABLE a_bound INT DEFAULT 5")
     try:
@@ -449,9 +499,12 @@ def test_versions_and_what_was_cleaned_up(db: Connection, spark: SparkSession) -
 def test_types_that_are_refused(db: Connection) -> None:
     blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     table = pa.table(
-        [pa.array([1]), pa.array([b"x"], pa.large_binary())], schema=pa.schema([pa.field("k", pa.int64()), blob])
+        [pa.array([1]), pa.array([b"x"], pa.large_binary())],
+        schema=pa.schema([pa.field("k", pa.int64()), blob]),
     )
-    lance.write_dataset(table, f"{db.uri}/s.lance", enable_stable_row_ids=True, data_storage_version="2.1")
+    lance.write_dataset(
+        table, f"{db.uri}/s.lance", enable_stable_row_ids=True, data_storage_version="2.1"
+    )
     for query in ("SELECT * FROM s", "SELECT length(b) AS n FROM s"):
         with pytest.raises(RegistrationError, match="blobs"):
             db.create_materialized_view("v", query)
@@ -480,9 +533,13 @@ def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> 
     for (name,) in spark.sql("SHOW SYSTEM FUNCTIONS").collect():
         if not name.isidentifier() or name == "case":
             continue
-        info = catalog.lookupFunctionInfo(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
+        info = catalog.lookupFunctionInfo(
+            jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
+        )
         kind = jvm.java.lang.Class.forName(info.getClassName())
-        if any(trait.isAssignableFrom(kind) for trait in traits.values()) or name.startswith(("current_", "local")):
+        if any(trait.isAssignableFrom(kind) for trait in traits.values()) or name.startswith(
+            ("current_", "local")
+        ):
             unsteady.add(name)
     assert unsteady > {"rand", "uuid", "stack", "current_date"}
     assert unsteady - _UNSTEADY_CALLS - _GENERATORS == set()
@@ -510,16 +567,27 @@ def test_texts_are_taken_apart_at_the_right_places() -> None:
         ("SELECT c.n.t.id FROM c.n.t", "SELECT t.id FROM c.n.t"),
         ("SELECT n.T.id, t.id, id FROM t", "SELECT T.id, t.id, id FROM t"),
         ("SELECT `c`.`n` . t/* x */.`s`.a AS b FROM t", "SELECT t/* x */.`s`.a AS b FROM t"),
-        ("SELECT abs(c.n.t.id) FROM t WHERE c.n.t.s['a'] > 1", "SELECT abs(t.id) FROM t WHERE t.s['a'] > 1"),
+        (
+            "SELECT abs(c.n.t.id) FROM t WHERE c.n.t.s['a'] > 1",
+            "SELECT abs(t.id) FROM t WHERE t.s['a'] > 1",
+        ),
         ("SELECT c.n.t.* FROM t", "SELECT t.* FROM t"),
         ("SELECT n.id, c.n.t.other, s.c.n.t.id, 'c.n.t.id' FROM t", None),
         ("SELECT transform(items, (c, i) -> c.n.t.id) FROM t", None),
-        ("SELECT f(a, c -> g(c, c.n.t.id), c.n.t.id) FROM t", "SELECT f(a, c -> g(c, c.n.t.id), t.id) FROM t"),
+        (
+            "SELECT f(a, c -> g(c, c.n.t.id), c.n.t.id) FROM t",
+            "SELECT f(a, c -> g(c, c.n.t.id), t.id) FROM t",
+        ),
         ("SELECT f(a, t -> t.id), c.n.t.id FROM t", "SELECT f(a, t -> t.id), t.id FROM t"),
-        ("SELECT c.n.t.a FROM (SELECT c.n.t.id AS a FROM t) y", "SELECT c.n.t.a FROM (SELECT t.id AS a FROM t) y"),
+        (
+            "SELECT c.n.t.a FROM (SELECT c.n.t.id AS a FROM t) y",
+            "SELECT c.n.t.a FROM (SELECT t.id AS a FROM t) y",
+        ),
     ],
 )
-def test_names_with_catalog_and_namespace_are_shortened_as_spark_reads_them(text: str, short: str | None) -> None:
+def test_names_with_catalog_and_namespace_are_shortened_as_spark_reads_them(
+    text: str, short: str | None
+) -> None:
     span = parse(text)[0][0].span
     assert shorten_qualifiers(text, span, ("c", "n", "t"), ["id", "s", "items"]) == (short or text)
 

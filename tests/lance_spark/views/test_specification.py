@@ -54,12 +54,23 @@ def rows_of_view(view: Table) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.guarantee("V01", "V02", "V03", "V12", "V14")
-def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connection, tmp_path: Path) -> None:
+def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(
+    db: Connection, tmp_path: Path
+) -> None:
     source, log = source_of(db), tmp_path / "calls"
-    query = source.search(None).select({"twice": "id * 2", "upper": upper_logged(log)}).where("id >= 10")
+    query = (
+        source.search(None)
+        .select({"twice": "id * 2", "upper": upper_logged(log)})
+        .where("id >= 10")
+    )
     view = query.create_materialized_view(db, "view")
     plan = view.plan_refresh()
-    assert (plan.rows_added, plan.new_source_fragments, plan.previous_version, plan.has_work) == (10, 1, None, True)
+    assert (plan.rows_added, plan.new_source_fragments, plan.previous_version, plan.has_work) == (
+        10,
+        1,
+        None,
+        True,
+    )
     assert view.version == 1, "a plan changes nothing"
     assert view.refresh().rows_computed == len(calls_of(log)) == 10
     source.add([{"id": 20, "text": "t20"}])
@@ -71,8 +82,14 @@ def test_a_view_follows_its_source_and_calls_its_udf_for_what_changed(db: Connec
     result = view.refresh()
     assert (result.rows_added, result.rows_recomputed, result.rows_removed) == (1, 2, 1)
     assert calls_of(log) == ["new", "t20"], "the text of the row whose id changed is the same"
-    source_rows = source.to_lance().to_table(columns=["id", "text"], filter="id >= 10", with_row_id=True).to_pylist()
-    assert rows_of_view(view) == sorted((row["_rowid"], row["id"] * 2, row["text"].upper()) for row in source_rows)
+    source_rows = (
+        source.to_lance()
+        .to_table(columns=["id", "text"], filter="id >= 10", with_row_id=True)
+        .to_pylist()
+    )
+    assert rows_of_view(view) == sorted(
+        (row["_rowid"], row["id"] * 2, row["text"].upper()) for row in source_rows
+    )
     assert view.refresh(src_version=1).source_version == 1
     assert rows_of_view(view) == [(i, i * 2, f"T{i}") for i in range(10, 20)]
     assert calls_of(log) == ["t13", "t15"]
@@ -102,7 +119,12 @@ def test_parameters_are_checked_by_name(db: Connection) -> None:
 
     source = source_of(db)
     view = source.search(None).select({"out": on_gpu}).create_materialized_view(db, "view")
-    for name in ("src_version", "max_rows_per_fragment", "concurrency", "intra_applier_concurrency"):
+    for name in (
+        "src_version",
+        "max_rows_per_fragment",
+        "concurrency",
+        "intra_applier_concurrency",
+    ):
         with pytest.raises(lance_spark.OptionError, match=name):
             view.refresh(**{name: 0})
     with pytest.raises(lance_spark.UnsupportedOperationError, match="where"):
@@ -110,11 +132,18 @@ def test_parameters_are_checked_by_name(db: Connection) -> None:
     with pytest.raises(lance_spark.ResourcesUnavailableError, match="asks for 1 GPU"):
         view.refresh(_admission_check=True)
     assert view.count_rows() == 0
-    assert view.refresh(concurrency=1, intra_applier_concurrency=2, _admission_check=False).rows_computed == 20
+    assert (
+        view.refresh(
+            concurrency=1, intra_applier_concurrency=2, _admission_check=False
+        ).rows_computed
+        == 20
+    )
 
 
 @pytest.mark.guarantee("V09")
-def test_without_stable_row_ids_another_version_is_an_error_before_anything_is_done(db: Connection) -> None:
+def test_without_stable_row_ids_another_version_is_an_error_before_anything_is_done(
+    db: Connection,
+) -> None:
     source = source_of(db, stable=False)
     with pytest.warns(UserWarning, match="stable"):
         view = source.search(None).select(["id"]).create_materialized_view(db, "view")
@@ -162,7 +191,9 @@ class Part(NamedTuple):
 
 @pytest.mark.guarantee("V15", "V16", "V17")
 def test_views_of_chunks_and_of_table_functions(db: Connection) -> None:
-    source = db.create_table("docs", [{"label": "a", "text": "x\n\ny"}, {"label": "b", "text": "z"}])
+    source = db.create_table(
+        "docs", [{"label": "a", "text": "x\n\ny"}, {"label": "b", "text": "z"}]
+    )
 
     @chunker
     def split_document(text: str) -> Iterator[Part]:
@@ -176,7 +207,10 @@ def test_views_of_chunks_and_of_table_functions(db: Connection) -> None:
 
     chunks = db.create_udtf_view("chunks", source=source.search(None), udtf=split_document)
     stats = db.create_udtf_view("summaries", source=source.search(None), udtf=group_stats)
-    for texts, labels in ((["x", "y", "z"], [("a", 1), ("b", 1)]), (["w", "x", "y", "z"], [("a", 1), ("b", 2)])):
+    for texts, labels in (
+        (["x", "y", "z"], [("a", 1), ("b", 1)]),
+        (["w", "x", "y", "z"], [("a", 1), ("b", 2)]),
+    ):
         assert (chunks.refresh().status, stats.refresh().status) == ("DONE", "DONE")
         assert sorted(chunks.to_arrow(["chunk_text"])["chunk_text"].to_pylist()) == texts
         assert sorted(tuple(row.values()) for row in stats.to_arrow().to_pylist()) == labels

@@ -36,7 +36,9 @@ TEXTS = ["a bb ccc", None, "", "dddd a"]
 
 @pytest.fixture
 def docs(db: Connection, spark: SparkSession) -> DataFrame:
-    table = db.create_table("docs", pa.table({"id": range(4), "text": TEXTS, "v": [[1.0, 2.0]] * 4}))
+    table = db.create_table(
+        "docs", pa.table({"id": range(4), "text": TEXTS, "v": [[1.0, 2.0]] * 4})
+    )
     frame = spark.read.format("lance").load(table.uri)
     frame.createOrReplaceTempView("docs")
     return frame
@@ -46,20 +48,31 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
-def test_a_chunker_is_joined_laterally_in_sql_and_with_a_dataframe(docs: DataFrame, spark: SparkSession) -> None:
+def test_a_chunker_is_joined_laterally_in_sql_and_with_a_dataframe(
+    docs: DataFrame, spark: SparkSession
+) -> None:
     chunk = table_function(words, name="words", spark=spark)
     expected = [(0, "bb", 2), (0, "ccc", 3), (3, "dddd", 4)]
-    assert rows_of(spark.sql("SELECT id, word, size FROM docs, LATERAL words(docs.text, 2)")) == expected
-    named_arguments = "SELECT id, word, size FROM docs, LATERAL words(least => 2, text => docs.text)"
+    assert (
+        rows_of(spark.sql("SELECT id, word, size FROM docs, LATERAL words(docs.text, 2)"))
+        == expected
+    )
+    named_arguments = (
+        "SELECT id, word, size FROM docs, LATERAL words(least => 2, text => docs.text)"
+    )
     assert rows_of(spark.sql(named_arguments)) == expected
     joined = docs.lateralJoin(chunk(sf.col("text").outer(), sf.lit(2)))
     assert rows_of(joined.select("id", "word", "size")) == expected
-    assert chunk(sf.lit("x yy"), sf.lit(1)).schema.simpleString() == "struct<word:string,size:bigint>"
+    assert (
+        chunk(sf.lit("x yy"), sf.lit(1)).schema.simpleString() == "struct<word:string,size:bigint>"
+    )
     with pytest.raises(PySparkException, match="takes text, least"):
         spark.sql("SELECT * FROM words('a')").collect()
 
 
-def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSession, log: Log) -> None:
+def test_a_row_that_a_policy_skips_has_no_chunks(
+    docs: DataFrame, spark: SparkSession, log: Log
+) -> None:
     path = log.path
 
     @chunker(on_error=Skip(ValueError))
@@ -76,7 +89,9 @@ def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSe
     assert log.take() == [0, 1, 2, 3]
 
 
-def test_an_error_of_a_chunker_without_a_policy_ends_the_query(docs: DataFrame, spark: SparkSession) -> None:
+def test_an_error_of_a_chunker_without_a_policy_ends_the_query(
+    docs: DataFrame, spark: SparkSession
+) -> None:
     @chunker
     def failing(text: str) -> Iterator[Word]:
         yield Word(text, 1)
@@ -87,8 +102,12 @@ def test_an_error_of_a_chunker_without_a_policy_ends_the_query(docs: DataFrame, 
         spark.sql("SELECT * FROM docs, LATERAL failing(docs.text)").collect()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("chunker", marks=pytest.mark.long), "table function"])
-def test_a_refresh_ends_where_the_text_of_an_error_cannot_be_encoded(db: Connection, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", [pytest.param("chunker", marks=pytest.mark.long), "table function"]
+)
+def test_a_refresh_ends_where_the_text_of_an_error_cannot_be_encoded(
+    db: Connection, kind: str
+) -> None:
     source = db.create_table("docs", [{"id": 1}])
 
     @chunker
@@ -107,7 +126,9 @@ def test_a_refresh_ends_where_the_text_of_an_error_cannot_be_encoded(db: Connect
     assert job.status == "FAILED" and (job.message or "").encode()
 
 
-def test_a_chunker_gets_structs_and_maps_of_spark_as_its_annotations_promise(spark: SparkSession) -> None:
+def test_a_chunker_gets_structs_and_maps_of_spark_as_its_annotations_promise(
+    spark: SparkSession,
+) -> None:
     @chunker
     def sizes(word: Word, counts: dict[str, int]) -> Iterator[Word]:
         yield Word(word.word, word.size + counts["a"])
@@ -119,21 +140,29 @@ def test_a_chunker_gets_structs_and_maps_of_spark_as_its_annotations_promise(spa
     struct = "named_struct('word', 'x', 'size', 2L)"
     for function in (sizes, skipping):
         table_function(function, name=function.name, spark=spark)
-        assert rows_of(spark.sql(f"SELECT * FROM {function.name}({struct}, map('a', 3L))")) == [("x", 5)]
+        assert rows_of(spark.sql(f"SELECT * FROM {function.name}({struct}, map('a', 3L))")) == [
+            ("x", 5)
+        ]
     assert rows_of(spark.sql(f"SELECT * FROM skipping({struct}, map('b', 3L))")) == []
 
 
 def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: SparkSession) -> None:
     @udtf(output_schema=pa.schema([("rows", pa.int64()), ("letters", pa.int64())]))
     def totals(source: Any) -> Iterator[pa.Table]:
-        texts = [text for batch in source.to_batches(batch_size=2) for text in batch.column("text").to_pylist()]
+        texts = [
+            text
+            for batch in source.to_batches(batch_size=2)
+            for text in batch.column("text").to_pylist()
+        ]
         assert len(texts) == source.count_rows() == len(source.to_pandas())
         yield pa.table({"rows": [len(texts)], "letters": [sum(len(text or "") for text in texts)]})
 
     totals_function = table_function(totals, name="totals", spark=spark)
     assert rows_of(spark.sql("SELECT * FROM totals(TABLE(docs))")) == [(4, 14)]
     assert rows_of(totals_function(docs.where("id < 2").repartition(2).asTable())) == [(2, 8)]
-    assert rows_of(spark.sql("SELECT * FROM totals(TABLE(SELECT id, text FROM docs WHERE id > 100))")) in ([(0, 0)], [])
+    assert rows_of(
+        spark.sql("SELECT * FROM totals(TABLE(SELECT id, text FROM docs WHERE id > 100))")
+    ) in ([(0, 0)], [])
     with pytest.raises(PySparkException, match="it takes a table"):
         spark.sql("SELECT * FROM totals(1)").collect()
 

@@ -29,7 +29,9 @@ def rows_of(keys: range | list[int]) -> Rows:
     return [{"k": k, "x": 10 * k, "p": k, "u": k} for k in keys]
 
 
-def make_source(db: Connection, keys: range | list[int] = range(20), *, name: str = "s", **options: Any) -> Table:
+def make_source(
+    db: Connection, keys: range | list[int] = range(20), *, name: str = "s", **options: Any
+) -> Table:
     schema = pa.schema([(column, pa.int64()) for column in ("k", "x", "p", "u")])
     return db.create_table(name, pa.Table.from_pylist(rows_of(keys), schema=schema), **options)
 
@@ -40,7 +42,9 @@ def forge(view: Table, change: Change) -> None:
     metadata = {key.decode(): text.decode() for key, text in dataset.schema.metadata.items()}
     values = json.loads(metadata["lance-spark:view"])
     change(values)
-    dataset.update_schema_metadata(metadata | {"lance-spark:view": json.dumps(values)}, replace=True)
+    dataset.update_schema_metadata(
+        metadata | {"lance-spark:view": json.dumps(values)}, replace=True
+    )
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,19 @@ class SourceAndView:
         """Returns the expected rows of the view for a version of its source, by row id."""
         dataset = lance.dataset(self.source.uri, version=version)
         rows = dataset.to_table(with_row_id=True, filter=WHERE).to_pylist()
-        expected = [{ID: row["_rowid"], "k": row["k"], "p2": double(row["p"]), "y": double(row["x"])} for row in rows]
+        expected = [
+            {ID: row["_rowid"], "k": row["k"], "p2": double(row["p"]), "y": double(row["x"])}
+            for row in rows
+        ]
         return sorted(expected, key=by_id)
 
     def inputs(self, version: int | None = None) -> dict[int, Any]:
         """Returns the UDF's input of each row of the view, by row id, at a version of the source."""
-        rows = lance.dataset(self.source.uri, version=version).to_table(with_row_id=True, filter=WHERE).to_pylist()
+        rows = (
+            lance.dataset(self.source.uri, version=version)
+            .to_table(with_row_id=True, filter=WHERE)
+            .to_pylist()
+        )
         return {row["_rowid"]: row["x"] for row in rows}
 
     def rows_shown(self) -> Rows:
@@ -116,7 +127,11 @@ def watched(
 ) -> SourceAndView:
     """Makes a source and a view of it."""
     source = make_source(db, keys, **options)
-    query = source.search(None).select({"k": "k", "p2": "p * 2", "y": doubling or log.doubling()}).where(WHERE)
+    query = (
+        source.search(None)
+        .select({"k": "k", "p2": "p * 2", "y": doubling or log.doubling()})
+        .where(WHERE)
+    )
     pair = SourceAndView(source=source, view=db.create_materialized_view("v", query), log=log)
     if refreshed:
         pair.refresh()
@@ -142,7 +157,9 @@ def compact(table: Table) -> None:
 def upsert(table: Table, rows: Rows) -> None:
     """Puts rows in by `k`."""
     schema = pa.schema([table.to_lance().schema.field(name) for name in rows[0]])
-    merge = table.to_lance().merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
+    merge = (
+        table.to_lance().merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
+    )
     merge.execute(pa.Table.from_pylist(rows, schema=schema))
 
 

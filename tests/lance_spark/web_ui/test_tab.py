@@ -52,9 +52,13 @@ def test_the_tab_shows_jobs_with_rows_by_address_and_no_values(spark: SparkSessi
     table.add_columns({column: checked})
     with web_ui(spark) as url:
         show_jobs(3 * RETAINED)
-        JobInWebUi("/tables/t.lance").show(job_record("live", status="RUNNING", rows_selected=10, rows_computed=4))
+        JobInWebUi("/tables/t.lance").show(
+            job_record("live", status="RUNNING", rows_selected=10, rows_computed=4)
+        )
         silent = datetime.now(UTC) - timedelta(seconds=91)
-        JobInWebUi("/tables/t.lance").show(job_record("lost", status="RUNNING", updated_at=silent, columns=("lost",)))
+        JobInWebUi("/tables/t.lance").show(
+            job_record("lost", status="RUNNING", updated_at=silent, columns=("lost",))
+        )
         result = table.backfill(column, where="id < 3 OR id = 987654321987")
         wait_for_events(spark)
         page = fetch(f"{url}/lance/")
@@ -64,7 +68,10 @@ def test_the_tab_shows_jobs_with_rows_by_address_and_no_values(spark: SparkSessi
     assert "&lt;script&gt;alert(1)" in page and "<script>alert(1)" not in page
     assert '<progress max="10" value="4"' in page
     assert re.search(r"DEAD(?:(?!<details).)*lost", page, re.DOTALL)
-    assert page.index("RUNNING") < page.index(result.job_id) < page.index("job-00149") and "job-00000" not in page
+    assert (
+        page.index("RUNNING") < page.index(result.job_id) < page.index("job-00149")
+        and "job-00000" not in page
+    )
     assert RETAINED - RETAINED // 10 <= int(re.search(r"(\d+) jobs\.", page)[1]) <= RETAINED  # type: ignore[index]
 
 
@@ -79,13 +86,17 @@ def make_deadly_runner(**_: object) -> Any:
 
 
 @pytest.mark.long
-def test_the_tab_shows_a_task_whose_process_died(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_tab_shows_a_task_whose_process_died(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     db = lance_spark.connect(str(tmp_path), spark, progress=False)
     table = db.create_table("t", [{"id": 2}])
     table.add_columns({"v": checked})
     monkeypatch.setattr(scheduler, "TaskRunner", make_deadly_runner)
     with web_ui(spark) as url:
-        with pytest.raises(lance_spark.BackfillIncompleteError, match="died in 4 attempts") as raised:
+        with pytest.raises(
+            lance_spark.BackfillIncompleteError, match="died in 4 attempts"
+        ) as raised:
             table.backfill("v")
         wait_for_events(spark)
         page = fetch(f"{url}/lance/")
@@ -121,13 +132,24 @@ def test_pages_divide_ten_thousand_jobs(spark: SparkSession):
 @pytest.mark.long
 @NEEDS_CHROMIUM
 @pytest.mark.parametrize("width", WIDTHS)
-def test_hostile_texts_fit_the_window_and_run_no_script(width: int, spark: SparkSession, tmp_path: Path):
+def test_hostile_texts_fit_the_window_and_run_no_script(
+    width: int, spark: SparkSession, tmp_path: Path
+):
     with web_ui(spark) as url:
         show_jobs(RETAINED)
         for number, text in enumerate(HOSTILE):
             job = JobInWebUi(f"/tables/{text}")
             more = {"rows_selected": 100, "rows_skipped": 3, "rows_carried": 1, "retries": 2}
-            job.show(job_record(text, job_type=text, udf_name=text, columns=(text,) * 30, versions=(number,), **more))
+            job.show(
+                job_record(
+                    text,
+                    job_type=text,
+                    udf_name=text,
+                    columns=(text,) * 30,
+                    versions=(number,),
+                    **more,
+                )
+            )
         wait_for_events(spark)
         page = fetch(f"{url}/lance/")
         own = page[page.index("<style>") : page.rindex("</details>")]

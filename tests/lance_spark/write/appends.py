@@ -31,9 +31,13 @@ def uri_of(path: Path | str) -> str:
     return f"{prefix}{path}"
 
 
-def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str) -> LanceAppendWriter:
+def plan(
+    path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str
+) -> LanceAppendWriter:
     parsed = WriteOptions.parse({"path": uri_of(path), **options})
-    planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
+    planned = LanceAppendWriter.plan(
+        DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite
+    )
     planned.staging.open_job()
     # Spark sends a pickled copy to the tasks and to the commit process.
     copy = pickle.loads(pickle.dumps(planned))
@@ -48,10 +52,14 @@ def with_markers(job: LanceAppendWriter) -> LanceAppendWriter:
 
 def batches(*ids: int) -> Iterator[pa.RecordBatch]:
     if ids:
-        yield pa.record_batch({"id": pa.array(ids, pa.int64()), "s": pa.array([f"row {i}" for i in ids])})
+        yield pa.record_batch(
+            {"id": pa.array(ids, pa.int64()), "s": pa.array([f"row {i}" for i in ids])}
+        )
 
 
-def write(path: Path | str, *ids: int, overwrite: bool = False, **options: str) -> LanceAppendWriter:
+def write(
+    path: Path | str, *ids: int, overwrite: bool = False, **options: str
+) -> LanceAppendWriter:
     job = plan(path, overwrite=overwrite, **options)
     answer = job.write(batches(*ids))
     job.commit([job.read_answer(json.loads(json.dumps(answer.to_json())))])
@@ -70,7 +78,12 @@ def unused_files(path: Path | str) -> set[str]:
     """Files outside all versions: data files, sidecars of blobs, and everything in the staging folder."""
     dataset = lance.dataset(str(path))
     versions = [lance.dataset(str(path), version=v["version"]) for v in dataset.versions()]
-    stems = {f.path.removesuffix(".lance") for v in versions for g in v.get_fragments() for f in g.data_files()}
+    stems = {
+        f.path.removesuffix(".lance")
+        for v in versions
+        for g in v.get_fragments()
+        for f in g.data_files()
+    }
     return {
         name
         for name in files_in(path)
@@ -82,7 +95,10 @@ def unused_files(path: Path | str) -> set[str]:
 def child_environment() -> dict[str, str]:
     """Returns the environment of a process that imports this project."""
     root = str(Path(__file__).parents[3])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
 
 
 def sleeping(sleep: Callable[[float], None]) -> SimpleNamespace:

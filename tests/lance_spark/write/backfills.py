@@ -43,11 +43,19 @@ class Backfill:
     ) -> None:
         self.path = path
         place = DatasetRef.at(path, storage or {})
-        read = ReadOptions(path=path, version=None if version is None else str(version), storage=place.storage_options)
+        read = ReadOptions(
+            path=path,
+            version=None if version is None else str(version),
+            storage=place.storage_options,
+        )
         self.ref = DatasetRef.resolve(read)
         carried = {"lance.table": self.ref.snapshot_json()} if metadata is None else metadata
         self.schema = StructType(
-            [StructField(address, LongType(), True, carried), StructField(column, spark_type), *extra]
+            [
+                StructField(address, LongType(), True, carried),
+                StructField(column, spark_type),
+                *extra,
+            ]
         )
         stored = {f"{STORAGE_PREFIX}{key}": value for key, value in place.storage_options}
         parsed = WriteOptions.parse({"path": path, "mode": "backfill", **stored, **(options or {})})
@@ -56,7 +64,9 @@ class Backfill:
 
     def batch(self, addresses: Sequence[int | None], *columns: Iterable[Any]) -> pa.RecordBatch:
         schema = demanded_schema(self.schema)
-        arrays = [pa.array(list(c), f.type) for c, f in zip([addresses, *columns], schema, strict=True)]
+        arrays = [
+            pa.array(list(c), f.type) for c, f in zip([addresses, *columns], schema, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> ColumnsWritten:
@@ -70,7 +80,9 @@ class Backfill:
 
     def run(self, *tasks: Sequence[tuple[int | None, Any]]) -> CommitResult:
         """Runs a task per list of (address, value), and commits."""
-        messages = [self.task([self.batch([a for a, _ in rows], [v for _, v in rows])]) for rows in tasks]
+        messages = [
+            self.task([self.batch([a for a, _ in rows], [v for _, v in rows])]) for rows in tasks
+        ]
         return self.commit(*messages)
 
 
@@ -98,12 +110,17 @@ def computed(
 
 
 def column(
-    path: str, name: str, *, key: str = "id", version: int | None = None, storage: Mapping[str, str] | None = None
+    path: str,
+    name: str,
+    *,
+    key: str = "id",
+    version: int | None = None,
+    storage: Mapping[str, str] | None = None,
 ) -> dict[Any, Any]:
     """Returns the column's value by key."""
-    table = lance.dataset(path, version=version, storage_options=_storage_options(storage)).to_table(
-        columns=[key, name]
-    )
+    table = lance.dataset(
+        path, version=version, storage_options=_storage_options(storage)
+    ).to_table(columns=[key, name])
     keys = table[key].to_pylist()
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, table[name].to_pylist(), strict=True))
@@ -144,7 +161,9 @@ def make_table(
             storage_options=_storage_options(storage),
         )
     if columns:
-        lance.dataset(path, storage_options=_storage_options(storage)).add_columns(pa.schema(list(columns.items())))
+        lance.dataset(path, storage_options=_storage_options(storage)).add_columns(
+            pa.schema(list(columns.items()))
+        )
     return lance.dataset(path, storage_options=_storage_options(storage))
 
 

@@ -69,7 +69,11 @@ def hold_commits(folder: Path, where: str) -> None:
     def held_writer(text: str) -> HeldWriter:
         writer = decode_writer(text)
         assert isinstance(writer, LanceAppendWriter)
-        return HeldWriter(**{f.name: getattr(writer, f.name) for f in fields(writer)}, folder=str(folder), where=where)
+        return HeldWriter(
+            **{f.name: getattr(writer, f.name) for f in fields(writer)},
+            folder=str(folder),
+            where=where,
+        )
 
     writes.decode_writer = held_writer
 
@@ -86,15 +90,23 @@ class HeldSource(LanceDataSource):
         append_writer = super().writer(schema, overwrite)
         assert isinstance(append_writer, LanceAppendWriter)
         return HeldWriter(
-            **{f.name: getattr(append_writer, f.name) for f in fields(append_writer)}, folder=folder, where=where
+            **{f.name: getattr(append_writer, f.name) for f in fields(append_writer)},
+            folder=folder,
+            where=where,
         )
 
 
 def session(way: str, master: str, **conf: str) -> SparkSession:
     builder = (
-        SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
     )
-    for key, value in {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", **conf}.items():
+    for key, value in {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        **conf,
+    }.items():
         builder = builder.config(key, value)
     spark = (lance_spark.configure(builder) if way == "jar" else builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
@@ -114,11 +126,18 @@ def uneven_rows(spark: SparkSession, folder: Path, *, then: str) -> DataFrame:
             if first and number == 5 and then == "fail":
                 raise OSError("the input is gone for a moment")
             deadline = time.monotonic() + 120
-            while first and number == 5 and not Path(folder, "released").exists() and time.monotonic() < deadline:
+            while (
+                first
+                and number == 5
+                and not Path(folder, "released").exists()
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.05)
             # Wide rows fill Spark's buffers, so the writer has received some of them at that moment, and has a partial
             # file.
-            yield pa.record_batch({"id": batch.column(0), "pad": pa.array(["x" * 200] * batch.num_rows)})
+            yield pa.record_batch(
+                {"id": batch.column(0), "pad": pa.array(["x" * 200] * batch.num_rows)}
+            )
 
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
     return spark.range(0, ROWS, 1, PARTITIONS).mapInArrow(attempt, "id bigint, pad string")
@@ -141,7 +160,9 @@ def kill_one_writer(table: Path, folder: Path, killed: list[int]) -> None:
 def run(way: str, scenario: str, table: Path, folder: Path) -> dict[str, object]:
     if scenario == "a task that fails once":
         spark = session(way, "local[2,4]")
-        uneven_rows(spark, folder, then="fail").write.format("lance").mode("append").save(str(table))
+        uneven_rows(spark, folder, then="fail").write.format("lance").mode("append").save(
+            str(table)
+        )
         return {}
     if scenario == "a worker that is killed":
         spark = session(way, "local[2,4]")
@@ -151,8 +172,14 @@ def run(way: str, scenario: str, table: Path, folder: Path) -> dict[str, object]
         rows.write.format("lance").mode("append").option("max_rows_per_file", 1300).save(str(table))
         return {"killed": killed}
     if scenario == "a speculative task":
-        conf = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1"}
-        spark = session(way, (folder / "master").read_text(), **conf, **{"spark.executor.memory": "512m"})
+        conf = {
+            "spark.speculation": "true",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1.1",
+        }
+        spark = session(
+            way, (folder / "master").read_text(), **conf, **{"spark.executor.memory": "512m"}
+        )
         rows = uneven_rows(spark, folder, then="wait")
         rows.write.format("lance").mode("append").option("max_rows_per_file", 1300).save(str(table))
         spark.stop()
@@ -172,4 +199,6 @@ def run(way: str, scenario: str, table: Path, folder: Path) -> dict[str, object]
 
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    print(json.dumps(run(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))), flush=True)
+    print(
+        json.dumps(run(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))), flush=True
+    )

@@ -36,7 +36,9 @@ def test_the_answer_of_a_backfill_names_what_the_task_had(exclusive: bool, path:
     spec = {"exclusive": exclusive, "input_columns": ["text"], "snapshots": []}
     job = Backfill(path, "c", LongType(), spec=spec)
     rows = computed(snapshot_rows(path))
-    answer = job.writer.write(iter([job.batch([*(a for a, _ in rows), rows[-1][0]], [*(v for _, v in rows), 0])]))
+    answer = job.writer.write(
+        iter([job.batch([*(a for a, _ in rows), rows[-1][0]], [*(v for _, v in rows), 0])])
+    )
     again = job.writer.read_answer(json.loads(json.dumps(answer.to_json())))
     assert (again.runs, again.rejected) == (answer.runs, answer.rejected)
     assert again.rejected.counts == {DUPLICATE: 1}
@@ -46,7 +48,11 @@ def test_the_answer_of_a_backfill_names_what_the_task_had(exclusive: bool, path:
     assert len(again.fragments or again.seen) > 3
     ids = list(range(10))
     for old, new in (
-        *zip([p.fragment for p in answer.fragments], [p.fragment for p in again.fragments], strict=True),
+        *zip(
+            [p.fragment for p in answer.fragments],
+            [p.fragment for p in again.fragments],
+            strict=True,
+        ),
         *zip(answer.seen, again.seen, strict=True),
     ):
         assert fragment_identity(new, ids, ids) == fragment_identity(old, ids, ids)

@@ -54,7 +54,9 @@ def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
         job.write(failing())
     killed = _killed_task(path, job)
     assert killed < 0
-    assert appends.prefix or any(".tmp" in name for name in files_in(path))  # leftovers of a killed process
+    assert appends.prefix or any(
+        ".tmp" in name for name in files_in(path)
+    )  # leftovers of a killed process
     job.commit([job.write(batches(1, 2))])
 
     assert ids_in(path) == [0, 1, 2]
@@ -80,7 +82,10 @@ def _killed_task(path: Path, job: LanceAppendWriter) -> int:
     sent = path.parent / "job.pickle"
     sent.write_bytes(pickle.dumps(job))
     process = subprocess.run(
-        [sys.executable, "-c", script, str(sent)], env=child_environment(), check=False, capture_output=True
+        [sys.executable, "-c", script, str(sent)],
+        env=child_environment(),
+        check=False,
+        capture_output=True,
     )
     sent.unlink()
     return process.returncode
@@ -91,7 +96,9 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
 ) -> None:
     job = plan(path)
     message = job.write(batches(1))
-    late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+    late = job.staging.begin_attempt().open_data_file(
+        pa.schema([("id", pa.int64())]), version="2.2"
+    )
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
     find = area.find_data_files
 
@@ -107,11 +114,15 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     assert unused_files(path) == set()
 
 
-def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_be_found(path: Path) -> None:
+def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_be_found(
+    path: Path,
+) -> None:
     write(path, 0)
     job = plan(path, max_rows_per_file="1")
     message = job.write(batches(1, 2))
-    late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+    late = job.staging.begin_attempt().open_data_file(
+        pa.schema([("id", pa.int64())]), version="2.2"
+    )
     late.write_batch(pa.record_batch({"id": pa.array([3])}))
     assert not job.staging.close_job()  # the first step of an abort
     with pytest.raises(CommitError, match="came too late"):
@@ -161,7 +172,9 @@ def test_an_attempt_without_a_marker_deletes_its_files_at_its_end_if_its_job_has
     def late_rows() -> Iterator[pa.RecordBatch]:
         yield from batches(2, 3)
         job.commit([message])
-        assert (ids_in(path), unused_files(path)) == ([0, 1], set()), "the end of the job finds the first file"
+        assert (ids_in(path), unused_files(path)) == ([0, 1], set()), (
+            "the end of the job finds the first file"
+        )
         yield from batches(4, 5)
 
     with pytest.raises(CommitError, match="came too late"):
@@ -207,7 +220,9 @@ def test_files_of_an_attempt_are_found_beside_its_unfinished_files(
     assert unused_files(path) == set()
 
 
-def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_attempts_are_swept_by_one_listing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(data_files, "_PROBED_ATTEMPTS", 2)
     job = plan(path, max_rows_per_file="1")
     for i in range(4):

@@ -19,7 +19,16 @@ from lance_spark.storage.objects import LanceObjects
 from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, unused_files, uri_of, with_markers, write
+from tests.lance_spark.write.appends import (
+    STORES,
+    batches,
+    ids_in,
+    plan,
+    unused_files,
+    uri_of,
+    with_markers,
+    write,
+)
 
 pytestmark = pytest.mark.sample(1, tests=2)
 
@@ -59,7 +68,9 @@ def test_a_cleanup_finds_the_files_of_attempts_without_markers_after_a_death_at_
                 patch.setattr(LanceObjects, "delete", die)
                 job.abort([]) if end == "abort" else job.commit([message])
             remove_empty_folders(path)
-            for _ in range(2):  # the first cleanup notes the end of a job whose commit may be in progress
+            for _ in range(
+                2
+            ):  # the first cleanup notes the end of a job whose commit may be in progress
                 remove_orphans(uri_of(path), older_than=LATER)
             assert unused_files(path) == set(), (end, steps)
     assert ids_in(path).count(1) >= 6
@@ -89,7 +100,9 @@ def test_a_cleanup_knows_the_files_of_attempts_until_it_closed_the_job(
 
 
 @pytest.mark.sample(1)
-def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_references(path: Path) -> None:
+def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_references(
+    path: Path,
+) -> None:
     old = write(path, 0)
     (old_file,) = lance.dataset(str(path)).get_fragments()[0].data_files()
     write(path, 7, overwrite=True)
@@ -103,7 +116,9 @@ def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_referen
     _leave_marker(path, half, half_done.file_names[0])
 
     assert remove_orphans(uri_of(path), older_than=timedelta(hours=1)) == 0
-    assert len(unused_files(path)) == (5 if appends.prefix else 7), "files, markers of jobs, and of attempts"
+    assert len(unused_files(path)) == (5 if appends.prefix else 7), (
+        "files, markers of jobs, and of attempts"
+    )
     assert remove_orphans(uri_of(path), older_than=LATER) == 2
     assert unused_files(path) == set()
     assert (ids_in(path, 1), ids_in(path, 2), ids_in(path)) == ([0], [7], [3, 7])
@@ -118,12 +133,20 @@ def test_cleanup_of_a_branch_spares_files_that_only_a_branch_of_it_references(pa
     job = write(parent, 5)
     child = lance.dataset(str(path)).create_branch("child", ("parent", None))
     write(parent, 9, overwrite=True)
-    (parent / "_versions" / f"{2**64 - 1 - 2}.manifest").unlink()  # version 2 is gone from the parent
+    (
+        parent / "_versions" / f"{2**64 - 1 - 2}.manifest"
+    ).unlink()  # version 2 is gone from the parent
     (file,) = child.get_fragments()[1].data_files()
     _leave_marker(parent, job, file.path)
 
-    assert remove_orphans(uri_of(path), older_than=LATER) == 0 == remove_orphans(uri_of(parent), older_than=LATER)
-    assert not [file for file in (parent / "_lance_spark").rglob("*") if file.is_file()]  # the sweep inspected the file
+    assert (
+        remove_orphans(uri_of(path), older_than=LATER)
+        == 0
+        == remove_orphans(uri_of(parent), older_than=LATER)
+    )
+    assert not [
+        file for file in (parent / "_lance_spark").rglob("*") if file.is_file()
+    ]  # the sweep inspected the file
     assert child.to_table()["id"].to_pylist() == [0, 5]
 
 
@@ -132,7 +155,9 @@ def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
     job = write(path, 5)
     branch = lance.dataset(str(path)).create_branch("other")
     write(path, 9, overwrite=True)
-    (path / "_versions" / f"{2**64 - 1 - 2}.manifest").unlink()  # version 2 is gone from the main branch
+    (
+        path / "_versions" / f"{2**64 - 1 - 2}.manifest"
+    ).unlink()  # version 2 is gone from the main branch
     (file,) = branch.get_fragments()[1].data_files()
     _leave_marker(path, job, file.path)
 
@@ -142,6 +167,8 @@ def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
 
 def _leave_marker(path: Path, job: LanceAppendWriter, file: str) -> None:
     """Simulates the death of a job's driver between its commit and its sweep."""
-    marker = path / "_lance_spark" / "staging" / job.staging.job_id / file.partition("-")[0] / "attempt"
+    marker = (
+        path / "_lance_spark" / "staging" / job.staging.job_id / file.partition("-")[0] / "attempt"
+    )
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text("{}")

@@ -88,7 +88,9 @@ def test_a_commit_that_is_repeated_doubles_nothing(path: Path) -> None:
     assert ids_in(path) == [1]
 
 
-def test_a_lost_answer_keeps_the_files_and_an_abort_keeps_them_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_answer_keeps_the_files_and_an_abort_keeps_them_too(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(path, 0)
     job = plan(path)
     message = job.write(batches(1))
@@ -133,8 +135,15 @@ def test_an_abort_after_the_death_of_the_commit_process_deletes_uncommittable_fi
     write(path, 0)
     job = plan(path)
     message = job.write(batches(1))
-    script = "import os, pickle, sys; pickle.load(sys.stdin.buffer).staging.begin_commit(); os._exit(9)"
-    subprocess.run([sys.executable, "-c", script], input=pickle.dumps(job), env=child_environment(), check=False)
+    script = (
+        "import os, pickle, sys; pickle.load(sys.stdin.buffer).staging.begin_commit(); os._exit(9)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script],
+        input=pickle.dumps(job),
+        env=child_environment(),
+        check=False,
+    )
     assert "_lance_spark" in {name.split("/")[0] for name in files_in(path)}
     job.abort([message])
     if appends.prefix:
@@ -159,7 +168,15 @@ DEAD = 1 << 30
         ({"pid": DEAD, "pid_namespace": "pid:[1]"}, False),
         ({"pid": DEAD, "pid_namespace": None}, False),
     ],
-    ids=["dead", "later process", "unknown start", "other host", "other boot", "other container", "no container"],
+    ids=[
+        "dead",
+        "later process",
+        "unknown start",
+        "other host",
+        "other boot",
+        "other container",
+        "no container",
+    ],
 )
 def test_only_a_death_in_the_same_container_ends_a_commit(
     changes: dict[str, Any], is_over: bool, tmp_path: Path

@@ -93,7 +93,9 @@ def test_of_two_concurrent_creations_the_second_becomes_an_append(path: Path) ->
     assert ids_in(path, 1) == [1]
 
 
-def test_a_creation_that_finds_a_table_of_other_columns_is_refused_and_leaves_nothing(path: Path) -> None:
+def test_a_creation_that_finds_a_table_of_other_columns_is_refused_and_leaves_nothing(
+    path: Path,
+) -> None:
     other_schema = StructType([StructField("id", StringType())])
     first, second = plan(path, schema=other_schema), plan(path)
     first.commit([first.write(iter([pa.record_batch({"id": pa.array(["a"])})]))])
@@ -136,7 +138,9 @@ def test_an_append_concurrent_with_a_new_column_has_null_there(path: Path) -> No
 
 
 @pytest.mark.parametrize("change", ["drop", "cast", "rename", "other"])
-def test_an_append_concurrent_with_a_changed_column_is_refused_and_leaves_nothing(path: Path, change: str) -> None:
+def test_an_append_concurrent_with_a_changed_column_is_refused_and_leaves_nothing(
+    path: Path, change: str
+) -> None:
     write(path, 0)
     appending = plan(path)
     message = appending.write(batches(5))
@@ -224,7 +228,11 @@ def test_column_options_that_the_table_has_may_be_repeated_in_any_case(path: Pat
             StructField("B", BinaryType()),
         ]
     )
-    options = {"v.arrow.fixed-size-list.size": "2", "s.w.arrow.fixed-size-list.size": "3", "b.lance.encoding": "blob"}
+    options = {
+        "v.arrow.fixed-size-list.size": "2",
+        "s.w.arrow.fixed-size-list.size": "3",
+        "b.lance.encoding": "blob",
+    }
     plan(path, schema=values, **options)
     with pytest.raises(OptionError, match=r"\[3\]"):
         plan(path, schema=values, **{"s.w.arrow.fixed-size-list.size": "4"})
@@ -299,7 +307,9 @@ def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> Non
 @pytest.mark.sample(1)
 def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> None:
     write(tmp_path / "t", 1)
-    wider = StructType([*ROWS, StructField("extra", DoubleType(), nullable=False), StructField("More", LongType())])
+    wider = StructType(
+        [*ROWS, StructField("extra", DoubleType(), nullable=False), StructField("More", LongType())]
+    )
     with pytest.raises(SchemaMismatchError, match="extra: the table has no such column"):
         plan(tmp_path / "t", schema=wider)
     wrong = StructType([StructField("id", StringType()), *wider.fields[1:]])
@@ -307,7 +317,9 @@ def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> N
         plan(tmp_path / "t", schema=wrong, mergeSchema="true")
     assert lance.dataset(str(tmp_path / "t")).version == 1
     job = plan(tmp_path / "t", schema=wider, mergeSchema="true")
-    rows = pa.record_batch({"id": [2], "s": ["b"], "extra": [0.5], "More": pa.array([None], pa.int64())})
+    rows = pa.record_batch(
+        {"id": [2], "s": ["b"], "extra": [0.5], "More": pa.array([None], pa.int64())}
+    )
     job.commit([job.write(iter([rows]))])
     dataset = lance.dataset(str(tmp_path / "t"))
     assert dataset.version == 3 and [field.nullable for field in dataset.schema] == [True] * 4
@@ -315,7 +327,9 @@ def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> N
         {"id": 1, "s": "row 1", "extra": None, "More": None},
         {"id": 2, "s": "b", "extra": 0.5, "More": None},
     ]
-    assert plan(tmp_path / "t", schema=wider, mergeSchema="true").ref.version == 3  # without a new column
+    assert (
+        plan(tmp_path / "t", schema=wider, mergeSchema="true").ref.version == 3
+    )  # without a new column
     write(tmp_path / "new", 1, mergeSchema="true")
     write(tmp_path / "t", 5, overwrite=True, mergeSchema="true")
     assert lance.dataset(str(tmp_path / "t")).schema.names == ["id", "s"]

@@ -65,7 +65,9 @@ def splits(draw: st.DrawFn, rows: list[Any]) -> list[list[list[Any]]]:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp_path: Path) -> None:
+def test_every_value_is_in_its_row_and_no_other_changes(
+    data: st.DataObject, tmp_path: Path
+) -> None:
     path = str(tmp_path / "model.lance")
     shutil.rmtree(path, ignore_errors=True)
     sizes = data.draw(st.sampled_from([(1, 7), (3, 5), (4, 1)]))
@@ -78,20 +80,28 @@ def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp
     with pytest.MonkeyPatch.context() as patch:
         # Small limits, so that a few rows make several runs, merge steps and windows.
         patch.setattr(sorted_runs, "RUN_BYTES", data.draw(st.sampled_from([1, 60, 1 << 20])))
-        patch.setattr(column_file, "_MOST_WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 3, 1 << 16])))
+        patch.setattr(
+            column_file, "_MOST_WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 3, 1 << 16]))
+        )
         patch.setattr(column_file, "_LEAST_WINDOW_ROWS", 1)
         patch.setattr(sorted_runs, "LEAST_MERGE_ROWS", data.draw(st.sampled_from([1, 2, 1024])))
         patch.setattr(sorted_runs, "MERGE_BYTES", data.draw(st.sampled_from([1, 1 << 20])))
         for round_ in (1, 2):
             exclusive = data.draw(st.booleans()) and by == "_rowaddr"
             job = Backfill(path, "c", LONG, address=by, spec={"exclusive": exclusive})
-            rows = [(a, data.draw(st.none() | st.just(k * 10 + round_)), k) for a, k in snapshot_rows(path, by=by)]
+            rows = [
+                (a, data.draw(st.none() | st.just(k * 10 + round_)), k)
+                for a, k in snapshot_rows(path, by=by)
+            ]
             tasks = data.draw(splits(rows))
             if exclusive:
-                together = sorted(itertools.chain.from_iterable(itertools.chain.from_iterable(tasks)))
+                together = sorted(
+                    itertools.chain.from_iterable(itertools.chain.from_iterable(tasks))
+                )
                 tasks = [[[row for row in together if row[0] >> 32 == f] for f in range(sizes[0])]]
             messages = [
-                job.task([job.batch([r[0] for r in b], [r[1] for r in b]) for b in batches]) for batches in tasks
+                job.task([job.batch([r[0] for r in b], [r[1] for r in b]) for b in batches])
+                for batches in tasks
             ]
             result = job.commit(*messages)
             given_rows = list(itertools.chain.from_iterable(itertools.chain.from_iterable(tasks)))
@@ -116,7 +126,9 @@ TYPES: list[tuple[spark.DataType, Any, Any]] = [
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
-@pytest.mark.parametrize(("type", "first_value", "second_value"), TYPES, ids=[t[0].simpleString()[:12] for t in TYPES])
+@pytest.mark.parametrize(
+    ("type", "first_value", "second_value"), TYPES, ids=[t[0].simpleString()[:12] for t in TYPES]
+)
 def test_every_kind_of_value_is_written_and_other_rows_keep_their_values(
     type: spark.DataType,
     first_value: Any,
@@ -134,12 +146,16 @@ def test_every_kind_of_value_is_written_and_other_rows_keep_their_values(
     assert column(path, "c") == {k: first_value if k % 3 else None for _, k in rows}
     rows = snapshot_rows(path)
     Backfill(path, "c", type, spec=spec).run([(a, second_value) for a, k in rows if k % 2])
-    assert column(path, "c") == {k: second_value if k % 2 else first_value if k % 3 else None for _, k in rows}
+    assert column(path, "c") == {
+        k: second_value if k % 2 else first_value if k % 3 else None for _, k in rows
+    }
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_every_file_format_is_filled(version: str, path: str) -> None:
-    lance.write_dataset(pa.table({"id": range(20)}), path, data_storage_version=version, max_rows_per_file=8)
+    lance.write_dataset(
+        pa.table({"id": range(20)}), path, data_storage_version=version, max_rows_per_file=8
+    )
     vectors = pa.schema([("c", pa.list_(pa.float32(), 2))])
     lance.dataset(path).add_columns(vectors)
     job = Backfill(path, "c", spark.ArrayType(spark.FloatType()))
@@ -150,7 +166,9 @@ def test_every_file_format_is_filled(version: str, path: str) -> None:
 
 def test_nothing_but_the_target_is_rewritten(path: str) -> None:
     make_table(path)
-    before = {f.path for fragment in lance.dataset(path).get_fragments() for f in fragment.metadata.files}
+    before = {
+        f.path for fragment in lance.dataset(path).get_fragments() for f in fragment.metadata.files
+    }
     job = Backfill(path, "c", LONG)
     job.run(computed(snapshot_rows(path))[:12])
     after = lance.dataset(path).get_fragments()
@@ -179,7 +197,9 @@ BAD = {
 
 @pytest.mark.parametrize("layout", ["one task", "several tasks", "direct"])
 @pytest.mark.parametrize("kind", BAD)
-def test_rows_that_cannot_be_used_are_counted_and_nothing_is_committed(kind: str, layout: str, path: str) -> None:
+def test_rows_that_cannot_be_used_are_counted_and_nothing_is_committed(
+    kind: str, layout: str, path: str
+) -> None:
     make_table(path)
     lance.dataset(path).delete("id in (3, 13)")
     rows = computed(snapshot_rows(path))
@@ -206,7 +226,9 @@ def test_all_kinds_are_in_one_error(path: str) -> None:
     lance.dataset(path).delete("id = 3")
     rows = computed(snapshot_rows(path))
     with pytest.raises(RowAddressError) as caught:
-        Backfill(path, "c", LONG).run([*rows, (None, 0), (-5, 0)], [(3, 0), (99 << 32, 0)], rows[:4])
+        Backfill(path, "c", LONG).run(
+            [*rows, (None, 0), (-5, 0)], [(3, 0), (99 << 32, 0)], rows[:4]
+        )
     assert set(caught.value.counts.values()) == {1, 4} and len(caught.value.counts) == 5
 
 
@@ -258,9 +280,18 @@ def test_verify_columns_find_the_right_rows_behind_deleted_ones(exclusive: bool,
     make_table(path)
     lance.dataset(path).delete("id in (1, 2, 15)")
     extra = [spark.StructField("id", LONG)]
-    job = Backfill(path, "c", LONG, options={"verify_columns": "id"}, extra=extra, spec={"exclusive": exclusive})
+    job = Backfill(
+        path,
+        "c",
+        LONG,
+        options={"verify_columns": "id"},
+        extra=extra,
+        spec={"exclusive": exclusive},
+    )
     live = snapshot_rows(path)
-    job.commit(job.task([job.batch([a for a, _ in live], [k * 10 for _, k in live], [k for _, k in live])]))
+    job.commit(
+        job.task([job.batch([a for a, _ in live], [k * 10 for _, k in live], [k for _, k in live])])
+    )
     assert column(path, "c") == {k: k * 10 for _, k in live}
 
 
@@ -271,26 +302,55 @@ def test_verify_columns_find_rows_of_another_version(exclusive: bool, path: str)
     old = snapshot_rows(path)
     lance.dataset(path).optimize.compact_files()
     extra = [spark.StructField("id", LONG)]
-    job = Backfill(path, "c", LONG, options={"verify_columns": "id"}, extra=extra, spec={"exclusive": exclusive})
+    job = Backfill(
+        path,
+        "c",
+        LONG,
+        options={"verify_columns": "id"},
+        extra=extra,
+        spec={"exclusive": exclusive},
+    )
     live = snapshot_rows(path)
     wrong = [(a, k) for (a, _), (_, k) in zip(live, live[1:] + live[:1], strict=True)]
     assert len(wrong) == 28 and wrong != old
     with pytest.raises(RowAddressError, match="28 that differ from the table in verify_columns"):
         job.commit(job.task([job.batch([a for a, _ in wrong], [0] * 28, [k for _, k in wrong])]))
     assert "c" not in lance.dataset(path).schema.names
-    job = Backfill(path, "c", LONG, options={"verify_columns": "id"}, extra=extra, spec={"exclusive": exclusive})
-    job.commit(job.task([job.batch([a for a, _ in live], [k * 10 for _, k in live], [k for _, k in live])]))
+    job = Backfill(
+        path,
+        "c",
+        LONG,
+        options={"verify_columns": "id"},
+        extra=extra,
+        spec={"exclusive": exclusive},
+    )
+    job.commit(
+        job.task([job.batch([a for a, _ in live], [k * 10 for _, k in live], [k for _, k in live])])
+    )
     assert column(path, "c") == {k: k * 10 for _, k in live}
 
 
 def test_verify_columns_compare_nested_values_nulls_and_nan(path: str) -> None:
     lists = [[1.0], None, [float("nan")], [], [2.0]]
     floats = [1.0, None, float("nan"), 0.0, 5.0]
-    lance.write_dataset(pa.table({"id": range(5), "l": pa.array(lists), "f": pa.array(floats)}), path)
-    extra = [spark.StructField("l", spark.ArrayType(spark.DoubleType())), spark.StructField("f", spark.DoubleType())]
+    lance.write_dataset(
+        pa.table({"id": range(5), "l": pa.array(lists), "f": pa.array(floats)}), path
+    )
+    extra = [
+        spark.StructField("l", spark.ArrayType(spark.DoubleType())),
+        spark.StructField("f", spark.DoubleType()),
+    ]
     job = Backfill(path, "c", LONG, options={"verify_columns": "l,f"}, extra=extra)
     with pytest.raises(RowAddressError, match=r"2 that differ .* \(first: 1, 4\)"):
-        job.commit(job.task([job.batch(range(5), range(5), [[1.0], [], lists[2], [], [2.0]], [*floats[:4], 6.0])]))
+        job.commit(
+            job.task(
+                [
+                    job.batch(
+                        range(5), range(5), [[1.0], [], lists[2], [], [2.0]], [*floats[:4], 6.0]
+                    )
+                ]
+            )
+        )
 
 
 def plan(path: str, **options: Any) -> Backfill:
@@ -315,7 +375,10 @@ def test_addresses_of_a_recreated_table_are_refused(path: str) -> None:
     shutil.rmtree(path)
     make_table(path)
     for check in (lambda: plan(path, metadata=metadata), lambda: old.commit(message)):
-        with pytest.raises((SnapshotError, CommitError), match=r"made anew|recreated|created again|no longer exists"):
+        with pytest.raises(
+            (SnapshotError, CommitError),
+            match=r"made anew|recreated|created again|no longer exists",
+        ):
             check()
     assert "c" not in lance.dataset(path).schema.names
 
@@ -325,7 +388,9 @@ def test_the_error_for_a_recreated_snapshot_has_single_full_stops(path: str) -> 
     snapshot = DatasetRef(uri=path).pin(1)
     shutil.rmtree(path)
     make_table(path)
-    with pytest.raises(CommitError, match=r"recreated since version 1 was read.*again\. The table is"):
+    with pytest.raises(
+        CommitError, match=r"recreated since version 1 was read.*again\. The table is"
+    ):
         open_snapshot(snapshot)
 
 
@@ -340,8 +405,12 @@ def test_addresses_without_a_version_are_refused_unless_an_option_says_it(path: 
     assert column(path, "c") == {k: k * 10 for k in range(1, 30)}
 
 
-@pytest.mark.parametrize("contradiction", [{"version": 1}, {"uri": "/elsewhere"}, {"branch": "experiment"}])
-def test_columns_that_contradict_the_target_are_refused(contradiction: dict[str, Any], path: str) -> None:
+@pytest.mark.parametrize(
+    "contradiction", [{"version": 1}, {"uri": "/elsewhere"}, {"branch": "experiment"}]
+)
+def test_columns_that_contradict_the_target_are_refused(
+    contradiction: dict[str, Any], path: str
+) -> None:
     make_table(path)
     metadata = table_metadata(Backfill(path, "c", LONG).ref, **contradiction)
     with pytest.raises(SnapshotError):
@@ -371,7 +440,11 @@ def test_two_versions_in_one_query_are_refused(path: str) -> None:
         ({"extra": [spark.StructField("c", LONG)]}, SchemaMismatchError, "twice"),
         ({"options": {"verify_columns": "id"}}, ColumnNotFoundError, "'id'"),
         ({"options": {"input_columns": "txt"}}, ColumnNotFoundError, "'txt'"),
-        ({"options": {"other.lance.encoding": "blob"}, "name": "other"}, OptionError, "that the table has"),
+        (
+            {"options": {"other.lance.encoding": "blob"}, "name": "other"},
+            OptionError,
+            "that the table has",
+        ),
         (
             {"name": "b", "type": spark.BinaryType(), "options": {"b.lance.encoding": "blob"}},
             UnsupportedTypeError,
@@ -422,7 +495,9 @@ def test_a_job_that_failed_leaves_nothing(path: str) -> None:
     assert orphans(path) == set()
 
 
-def test_files_of_fragments_on_an_object_store_end_at_the_same_time(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_fragments_on_an_object_store_end_at_the_same_time(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The end of each file waits for the end of the others."""
     make_table(path, fragments=OPEN_FILES)
     ends, close = threading.Barrier(OPEN_FILES, timeout=5), StagedFile.close
@@ -472,7 +547,9 @@ def test_retried_and_speculative_attempts_double_nothing(path: str) -> None:
         assert orphans(path) == set()
 
 
-def test_a_fragment_of_many_rows_is_merged_from_many_runs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fragment_of_many_rows_is_merged_from_many_runs(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sorted_runs, "RUN_BYTES", 1 << 18)
     monkeypatch.setattr(sorted_runs, "MERGE_BYTES", 1 << 18)
     count = 100_000
@@ -481,7 +558,8 @@ def test_a_fragment_of_many_rows_is_merged_from_many_runs(path: str, monkeypatch
     rows = snapshot_rows(path)
     order = np.random.default_rng(3).permutation(count)
     batches = [
-        job.batch([rows[i][0] for i in part], [rows[i][1] * 10 for i in part]) for part in np.array_split(order, 20)
+        job.batch([rows[i][0] for i in part], [rows[i][1] * 10 for i in part])
+        for part in np.array_split(order, 20)
     ]
     messages = [job.task(batches[:12]), job.task(batches[12:])]
     assert sum(len(m.runs) for m in messages) > 4

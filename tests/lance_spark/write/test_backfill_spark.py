@@ -36,7 +36,9 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 def both(function: Any) -> Any:
     """With the rule, and in the long tests without the rule."""
     plain = pytest.param("plain_spark", marks=pytest.mark.long, id="no-rule")
-    return pytest.mark.parametrize("session", [pytest.param("spark", id="rule"), plain], indirect=True)(function)
+    return pytest.mark.parametrize(
+        "session", [pytest.param("spark", id="rule"), plain], indirect=True
+    )(function)
 
 
 def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
@@ -65,10 +67,14 @@ def test_udfs_become_columns_and_several_at_once(session: SparkSession, path: st
     def embed(text: pd.Series) -> pd.Series:
         return text.map(lambda t: [float(len(t)), float(ord(t[-1]))])
 
-    df = load(session, path).select("_rowaddr", embed("text").alias("e"), (F.col("id") * 2).alias("twice"))
+    df = load(session, path).select(
+        "_rowaddr", embed("text").alias("e"), (F.col("id") * 2).alias("twice")
+    )
     backfill(df, path, **{"e.arrow.fixed-size-list.size": 2})
     assert lance.dataset(path).schema.field("e").type == pa.list_(pa.float32(), 2)
-    assert column(path, "e") == {k: [float(len(f"t{k}")), float(ord(str(k)[-1]))] for k in range(30)}
+    assert column(path, "e") == {
+        k: [float(len(f"t{k}")), float(ord(str(k)[-1]))] for k in range(30)
+    }
     assert column(path, "twice") == {k: k * 2 for k in range(30)}
     result = last_commit(path)
     assert result is not None and result.columns == ("e", "twice") and result.rows == 30
@@ -77,7 +83,9 @@ def test_udfs_become_columns_and_several_at_once(session: SparkSession, path: st
 @pytest.mark.sample(3)
 @both
 @pytest.mark.parametrize("shape", ["repartition", "shuffle", "join", "sort", "by range"])
-def test_rows_may_come_in_any_order_and_partitioning(shape: str, session: SparkSession, path: str) -> None:
+def test_rows_may_come_in_any_order_and_partitioning(
+    shape: str, session: SparkSession, path: str
+) -> None:
     make_table(path, fragments=4, rows=25)
     df = load(session, path).select("_rowaddr", "id")
     if shape == "repartition":
@@ -85,7 +93,9 @@ def test_rows_may_come_in_any_order_and_partitioning(shape: str, session: SparkS
     elif shape == "shuffle":
         df = df.groupBy("_rowaddr").agg(F.max("id").alias("id"))
     elif shape == "join":
-        df = df.join(session.range(100).withColumn("k", F.col("id")).select("k"), F.col("id") == F.col("k"))
+        df = df.join(
+            session.range(100).withColumn("k", F.col("id")).select("k"), F.col("id") == F.col("k")
+        )
     elif shape == "sort":
         df = df.orderBy(F.desc("_rowaddr"))
     else:
@@ -100,7 +110,9 @@ def test_rows_may_come_in_any_order_and_partitioning(shape: str, session: SparkS
 def test_rows_that_are_not_given_keep_their_value(session: SparkSession, path: str) -> None:
     make_table(path)
     backfill(load(session, path).select("_rowaddr", F.col("id").alias("c")), path)
-    backfill(load(session, path).where("id % 3 = 0").select("_rowaddr", (-F.col("id")).alias("c")), path)
+    backfill(
+        load(session, path).where("id % 3 = 0").select("_rowaddr", (-F.col("id")).alias("c")), path
+    )
     assert column(path, "c") == {k: -k if k % 3 == 0 else k for k in range(30)}
 
 
@@ -114,7 +126,9 @@ def test_row_ids_serve_as_well(session: SparkSession, path: str) -> None:
 
 
 @both
-def test_the_column_is_read_back_and_the_version_before_is_not_changed(session: SparkSession, path: str) -> None:
+def test_the_column_is_read_back_and_the_version_before_is_not_changed(
+    session: SparkSession, path: str
+) -> None:
     make_table(path)
     version = lance.dataset(path).version
     backfill(load(session, path).select("_rowaddr", F.lit(1).alias("c")), path)
@@ -145,18 +159,26 @@ def test_rows_given_twice_null_or_deleted_are_counted(
     read_version = {"version": lance.dataset(path).version}
     with_addresses = df.select((F.col("_rowaddr") + F.col("c") - F.col("c")).alias("_rowaddr"), "c")
     # The rule knows the read version better than the option.
-    text = "2 deleted in the snapshot" if "no-rule" in request.node.name else "reads row addresses at version 3"
+    text = (
+        "2 deleted in the snapshot"
+        if "no-rule" in request.node.name
+        else "reads row addresses at version 3"
+    )
     check_refused(with_addresses, path, text, **read_version)
 
 
 @both
-def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(session: SparkSession, path: str) -> None:
+def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(
+    session: SparkSession, path: str
+) -> None:
     make_table(path)
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
 
-    schema = T.StructType([T.StructField("_rowaddr", T.LongType()), T.StructField("c", T.LongType())])
+    schema = T.StructType(
+        [T.StructField("_rowaddr", T.LongType()), T.StructField("c", T.LongType())]
+    )
     df = load(session, path).select("_rowaddr", F.col("id").alias("c")).mapInArrow(same, schema)
     check_refused(df, path, "name the version of that read")
     backfill(df, path, version=lance.dataset(path).version)
@@ -165,7 +187,9 @@ def test_the_version_is_lost_in_map_in_arrow_and_said_by_the_option(session: Spa
 
 @pytest.mark.sample(2)
 @both
-def test_a_table_compacted_since_the_read_gets_its_values_where_its_rows_are(session: SparkSession, path: str) -> None:
+def test_a_table_compacted_since_the_read_gets_its_values_where_its_rows_are(
+    session: SparkSession, path: str
+) -> None:
     make_table(path)
     lance.dataset(path).delete("id in (0, 1)")
     df = load(session, path).select("_rowaddr", F.col("id").alias("c"))
@@ -190,7 +214,9 @@ def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path:
     make_table(path)
     other_path = str(tmp_path / "other.lance")
     make_table(other_path)
-    check_refused(load(session, other_path).select("_rowaddr", F.col("id").alias("c")), path, "another table")
+    check_refused(
+        load(session, other_path).select("_rowaddr", F.col("id").alias("c")), path, "another table"
+    )
 
 
 @both
@@ -230,7 +256,9 @@ def test_a_task_that_fails_leaves_the_table_as_it_was(spark: SparkSession, path:
     check_refused(load(spark, path).select("_rowaddr", breaks("id").alias("c")), path, "seventeen")
 
 
-def test_the_rule_lets_tasks_write_column_files_and_names_the_inputs(spark: SparkSession, path: str) -> None:
+def test_the_rule_lets_tasks_write_column_files_and_names_the_inputs(
+    spark: SparkSession, path: str
+) -> None:
     make_table(path)
     backfill(load(spark, path).select("_rowaddr", F.length("text").alias("c")).repartition(5), path)
     result = last_commit(path)

@@ -18,7 +18,16 @@ from lance_spark.staging import area, orphans
 from lance_spark.staging.orphans import remove_orphans
 from lance_spark.write import row_write
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, unused_files, uri_of, with_markers, write
+from tests.lance_spark.write.appends import (
+    STORES,
+    batches,
+    ids_in,
+    plan,
+    unused_files,
+    uri_of,
+    with_markers,
+    write,
+)
 from tests.support.waiting import eventually
 
 NOW = timedelta(0)

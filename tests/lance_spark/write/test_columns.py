@@ -46,10 +46,15 @@ def parquet(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
         f"if({is_null}, null, {value}) AS {name}_{nulls}"
         for (name, value), (nulls, is_null) in itertools.product(VALUES.items(), NULLS.items())
     ]
-    for first, modulus in ((0, 20), (ROWS, 2 * ROWS)):  # values of a dictionary, and distinct values
+    for first, modulus in (
+        (0, 20),
+        (ROWS, 2 * ROWS),
+    ):  # values of a dictionary, and distinct values
         numbers = spark.range(first, first + ROWS, 1, 2).selectExpr("id", f"id % {modulus} AS x")
         rows = numbers.selectExpr("id", *columns)
-        rows.selectExpr("*", "if(id % 2 = 0, 7, null) AS part").write.mode("append").partitionBy("part").parquet(path)
+        rows.selectExpr("*", "if(id % 2 = 0, 7, null) AS part").write.mode("append").partitionBy(
+            "part"
+        ).parquet(path)
     return path
 
 
@@ -80,7 +85,9 @@ def plan_of_save(df: DataFrame, path: str, mode: str = "append") -> str:
     first = max((newest().apply(i).executionId() for i in range(newest().size())), default=-1)
     df.write.format("lance").mode(mode).save(path)
     executions = [newest().apply(i) for i in range(newest().size())]
-    return "\n".join(plan.physicalPlanDescription() for plan in executions if plan.executionId() > first)
+    return "\n".join(
+        plan.physicalPlanDescription() for plan in executions if plan.executionId() > first
+    )
 
 
 def assert_same_rows(path: str, expected: DataFrame) -> None:
@@ -100,7 +107,10 @@ LIMITS = {
 
 @pytest.mark.parametrize(
     "limits",
-    [pytest.param(limits, id=n, marks=[] if n == "odd sizes" else pytest.mark.long) for n, limits in LIMITS.items()],
+    [
+        pytest.param(limits, id=n, marks=[] if n == "odd sizes" else pytest.mark.long)
+        for n, limits in LIMITS.items()
+    ],
 )
 def test_columns_of_parquet_arrive_with_all_types_and_nulls(
     spark: SparkSession,
@@ -144,7 +154,9 @@ def test_a_write_takes_columns_only_of_a_scan_of_values_of_fixed_width(
 
 
 @pytest.mark.long
-def test_columns_of_a_cache_and_of_a_lance_table_arrive(spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+def test_columns_of_a_cache_and_of_a_lance_table_arrive(
+    spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
     rows = spark.read.parquet(parquet)
     path = str(tmp_path / "first.lance")
     cached = rows.cache()
@@ -155,18 +167,25 @@ def test_columns_of_a_cache_and_of_a_lance_table_arrive(spark: SparkSession, par
     copy = str(tmp_path / "copy.lance")
     # A scan of Lance returns short decimals as integers, and Spark computes the decimals.
     columns = [name for name in rows.columns if not name.startswith(("dec5", "dec18"))]
-    assert "Lance Columns" in plan_of_save(spark.read.format("lance").load(path).select(columns), copy)
+    assert "Lance Columns" in plan_of_save(
+        spark.read.format("lance").load(path).select(columns), copy
+    )
     assert_same_rows(copy, rows.select(columns))
 
 
 @pytest.mark.long
-def test_statements_of_a_catalog_take_columns(spark: SparkSession, parquet: str, tmp_path: Path) -> None:
+def test_statements_of_a_catalog_take_columns(
+    spark: SparkSession, parquet: str, tmp_path: Path
+) -> None:
     lance_spark.catalog(spark, "columns", str(tmp_path))
     rows = spark.read.parquet(parquet).drop("part")
     rows.createOrReplaceTempView("columns_of_parquet")
     spark.sql("CREATE TABLE columns.t USING lance AS SELECT * FROM columns_of_parquet")
     assert (
-        "Lance Columns" in spark.sql("EXPLAIN INSERT INTO columns.t SELECT * FROM columns_of_parquet").collect()[0][0]
+        "Lance Columns"
+        in spark.sql("EXPLAIN INSERT INTO columns.t SELECT * FROM columns_of_parquet").collect()[0][
+            0
+        ]
     )
     spark.sql("INSERT OVERWRITE columns.t SELECT * FROM columns_of_parquet")
     assert_same_rows(str(tmp_path / "t.lance"), rows)

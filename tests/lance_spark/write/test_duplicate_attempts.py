@@ -11,7 +11,16 @@ import pytest
 
 from lance_spark.staging import area
 from tests.lance_spark.write import appends
-from tests.lance_spark.write.appends import STORES, batches, ids_in, plan, sleeping, unused_files, with_markers, write
+from tests.lance_spark.write.appends import (
+    STORES,
+    batches,
+    ids_in,
+    plan,
+    sleeping,
+    unused_files,
+    with_markers,
+    write,
+)
 
 
 @pytest.fixture

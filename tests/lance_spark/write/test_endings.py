@@ -153,7 +153,9 @@ def test_a_job_that_has_committed_does_not_fail_because_its_leftovers_cannot_be_
     assert lance.dataset(str(path)).version > version
 
 
-def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(path, 0)
     job = plan(path, max_rows_per_file="1")
     message = job.write(batches(1, 2, 3, 4, 5))
@@ -208,7 +210,9 @@ def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_
 
 
 def rows_with_null() -> Any:
-    return iter([pa.record_batch({"id": pa.array([1], pa.int64()), "s": pa.array([None], pa.string())})])
+    return iter(
+        [pa.record_batch({"id": pa.array([1], pa.int64()), "s": pa.array([None], pa.string())})]
+    )
 
 
 def forbid_null(path: Path) -> None:
@@ -216,11 +220,17 @@ def forbid_null(path: Path) -> None:
 
 
 def overwrite_with_another_column(path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), ("s", pa.string()), pa.field("z", pa.int64(), nullable=False)])
-    lance.write_dataset(pa.table({"id": [9], "s": ["x"], "z": [1]}, schema=schema), str(path), mode="overwrite")
+    schema = pa.schema(
+        [("id", pa.int64()), ("s", pa.string()), pa.field("z", pa.int64(), nullable=False)]
+    )
+    lance.write_dataset(
+        pa.table({"id": [9], "s": ["x"], "z": [1]}, schema=schema), str(path), mode="overwrite"
+    )
 
 
-@pytest.mark.parametrize("change", [forbid_null, overwrite_with_another_column], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "change", [forbid_null, overwrite_with_another_column], ids=lambda f: f.__name__
+)
 @pytest.mark.parametrize("slips", [False, True], ids=["before", "between"])
 def test_rows_are_refused_by_a_table_that_does_not_take_their_nulls_any_more(
     change: Callable[[Path], None], slips: bool, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +258,9 @@ def test_rows_are_refused_by_a_table_that_does_not_take_their_nulls_any_more(
 def test_a_backfill_is_refused_by_a_column_that_may_not_be_null_any_more(path: Path) -> None:
     make_table(str(path))
     job = Backfill(str(path), "other", LongType())
-    message = job.task([job.batch(*zip(*[(a, None) for a, _ in snapshot_rows(str(path))], strict=True))])
+    message = job.task(
+        [job.batch(*zip(*[(a, None) for a, _ in snapshot_rows(str(path))], strict=True))]
+    )
     lance.dataset(str(path)).alter_columns({"path": "other", "nullable": False})
     with pytest.raises(CommitImpossibleError, match="NULL"):
         job.commit(message)
@@ -277,7 +289,9 @@ def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(
     before = column(at, "n") if state != "one is new" else dict.fromkeys(old)
     job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
     rows = [(a, k) for a, k in snapshot_rows(at) if new_columns == "all rows" or k % 3 == 0]
-    message = job.task([job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])])
+    message = job.task(
+        [job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])]
+    )
     result = job.commit(message)
     chosen = {k for _, k in rows}
     assert result.rows == len(rows)
@@ -294,7 +308,9 @@ def test_an_answer_that_was_lost_while_gaps_were_filled_loses_nothing(
     make_table(at, n=pa.int64())
     job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
     rows = snapshot_rows(at)
-    message = job.task([job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])])
+    message = job.task(
+        [job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])]
+    )
     real = lance.LanceDataset.commit
 
     def lossy(*args: Any, **kwargs: Any) -> Any:
@@ -311,7 +327,9 @@ def test_an_answer_that_was_lost_while_gaps_were_filled_loses_nothing(
 
 
 @pytest.mark.parametrize("cleaned", [False, True], ids=["", "snapshot cleaned up"])
-def test_a_target_that_was_renamed_is_a_conflict_before_one_that_is_new_is_added(cleaned: bool, path: Path) -> None:
+def test_a_target_that_was_renamed_is_a_conflict_before_one_that_is_new_is_added(
+    cleaned: bool, path: Path
+) -> None:
     at = str(path)
     make_table(at)
     job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
@@ -331,7 +349,9 @@ def test_old_values_are_read_in_windows_of_what_they_take_in_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows, size = 4000, 20_000
-    table = pa.table({"id": pa.array(range(rows), pa.int64()), "wide": pa.array(["x" * size] * rows)})
+    table = pa.table(
+        {"id": pa.array(range(rows), pa.int64()), "wide": pa.array(["x" * size] * rows)}
+    )
     lance.write_dataset(table, str(path), enable_stable_row_ids=True, max_rows_per_file=rows)
     read: list[int] = []
     real = column_file.ColumnFile._read_old

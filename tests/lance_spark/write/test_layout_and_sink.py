@@ -21,7 +21,13 @@ from lance_spark.backfill.planning.planner import targets_of
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.commit.verify import same_columns
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNameError, CommitError, LancePanicError, OptionError, UnsupportedTypeError
+from lance_spark.errors import (
+    ColumnNameError,
+    CommitError,
+    LancePanicError,
+    OptionError,
+    UnsupportedTypeError,
+)
 from lance_spark.staging import area
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.data_file import FragmentSink
@@ -45,7 +51,10 @@ def _write(
     staging.open_job()
     sink = FragmentSink(staging, layout, max_rows=max_rows, max_bytes=max_bytes)
     # PyArrow's cast of slices of lists of nulls to their own type gives invalid arrays.
-    columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)]
+    columns = [
+        c if c.type == f.type else c.cast(f.type)
+        for c, f in zip(table.columns, layout.row_schema, strict=True)
+    ]
     rows = pa.table(columns, schema=layout.row_schema)
     for batch in rows.to_batches(max_chunksize=batch_rows):
         sink.write(batch)
@@ -87,11 +96,32 @@ NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=dt.UTC)
 # name, type, values, metadata, versions with this type
 COLUMNS: list[tuple[str, Any, list[Any], dict[str, str], tuple[str, ...]]] = [
     ("bool", pa.bool_(), [True, None, False], {}, VERSIONS),
-    *((str(t), t, [1, None, 3], {}, VERSIONS) for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())),
-    *((str(t), t, [1, None, 3], {}, VERSIONS) for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())),
-    *((str(t), t, [1.5, None, float("nan")], {}, VERSIONS) for t in (pa.float16(), pa.float32(), pa.float64())),
-    ("dec128", pa.decimal128(38, 3), [decimal.Decimal("1.5"), None, decimal.Decimal("-7.125")], {}, VERSIONS),
-    ("dec256", pa.decimal256(50, 3), [decimal.Decimal("1.5"), None, decimal.Decimal("-7.125")], {}, VERSIONS),
+    *(
+        (str(t), t, [1, None, 3], {}, VERSIONS)
+        for t in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    ),
+    *(
+        (str(t), t, [1, None, 3], {}, VERSIONS)
+        for t in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    ),
+    *(
+        (str(t), t, [1.5, None, float("nan")], {}, VERSIONS)
+        for t in (pa.float16(), pa.float32(), pa.float64())
+    ),
+    (
+        "dec128",
+        pa.decimal128(38, 3),
+        [decimal.Decimal("1.5"), None, decimal.Decimal("-7.125")],
+        {},
+        VERSIONS,
+    ),
+    (
+        "dec256",
+        pa.decimal256(50, 3),
+        [decimal.Decimal("1.5"), None, decimal.Decimal("-7.125")],
+        {},
+        VERSIONS,
+    ),
     ("string", pa.string(), ["a", None, "ü" * 50], {}, VERSIONS),
     ("large_string", pa.large_string(), ["a", None, ""], {}, VERSIONS),
     ("binary", pa.binary(), [b"a", None, b""], {}, VERSIONS),
@@ -120,7 +150,13 @@ COLUMNS: list[tuple[str, Any, list[Any], dict[str, str], tuple[str, ...]]] = [
     (
         "nested",
         pa.struct(
-            [("l", pa.list_(pa.struct([("a", pa.int8()), ("b", pa.struct([("c", pa.string())]))]))), ("z", pa.int64())]
+            [
+                (
+                    "l",
+                    pa.list_(pa.struct([("a", pa.int8()), ("b", pa.struct([("c", pa.string())]))])),
+                ),
+                ("z", pa.int64()),
+            ]
         ),
         [{"l": [{"a": 1, "b": {"c": "q"}}], "z": 1}, {"l": [], "z": 2}, {"l": None, "z": 3}],
         {},
@@ -141,7 +177,13 @@ COLUMNS: list[tuple[str, Any, list[Any], dict[str, str], tuple[str, ...]]] = [
         VERSIONS,
     ),
     ("map", pa.map_(pa.string(), pa.int32()), [[("a", 1)], None, []], {}, ("2.2",)),
-    ("vector_of_vectors", pa.list_(pa.list_(pa.float32(), 2), 2), [[[1, 2], [3, 4]]] * 3, {}, VERSIONS),
+    (
+        "vector_of_vectors",
+        pa.list_(pa.list_(pa.float32(), 2), 2),
+        [[[1, 2], [3, 4]]] * 3,
+        {},
+        VERSIONS,
+    ),
     ("vector_of_decimals", pa.list_(pa.decimal128(5, 1), 2), [[1, 2]] * 3, {}, VERSIONS),
     ("dictionary", pa.dictionary(pa.int16(), pa.string()), ["a", None, "a"], {}, VERSIONS),
     ("json", pa.json_(), ['{"a": 1}', None, "[]"], {}, VERSIONS),
@@ -153,14 +195,32 @@ COLUMNS: list[tuple[str, Any, list[Any], dict[str, str], tuple[str, ...]]] = [
         VERSIONS,
     ),
     ("metadata", pa.int32(), [1, None, 3], {"unit": "m"}, VERSIONS),
-    ("compressed", pa.string(), ["a" * 99, None, "b"], {"lance-encoding:compression": "zstd"}, VERSIONS),
+    (
+        "compressed",
+        pa.string(),
+        ["a" * 99, None, "b"],
+        {"lance-encoding:compression": "zstd"},
+        VERSIONS,
+    ),
     ("blob", pa.large_binary(), [b"a" * 10, None, b""], BLOB, VERSIONS),
-    ("big_blob", pa.large_binary(), [b"a" * 70_000, b"b" * 5_000_000, b"c" * 80_000], BLOB, ("2.2",)),
+    (
+        "big_blob",
+        pa.large_binary(),
+        [b"a" * 70_000, b"b" * 5_000_000, b"c" * 80_000],
+        BLOB,
+        ("2.2",),
+    ),
 ]
-CASES = [pytest.param(*column[:4], version, id=f"{column[0]}-{version}") for column in COLUMNS for version in column[4]]
+CASES = [
+    pytest.param(*column[:4], version, id=f"{column[0]}-{version}")
+    for column in COLUMNS
+    for version in column[4]
+]
 
 
-def _table(name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str]) -> pa.Table:
+def _table(
+    name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str]
+) -> pa.Table:
     column = pa.array(values, type_)
     schema = pa.schema(
         [
@@ -169,13 +229,21 @@ def _table(name: str, type_: pa.DataType, values: list[object], metadata: dict[s
             pa.field("last", pa.string()),
         ]
     )
-    return pa.table([pa.array(range(len(values)), pa.int32()), column, pa.array(["x"] * len(values))], schema=schema)
+    return pa.table(
+        [pa.array(range(len(values)), pa.int32()), column, pa.array(["x"] * len(values))],
+        schema=schema,
+    )
 
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "type_", "values", "metadata", "version"), CASES)
 def test_a_created_table_is_the_one_that_lance_would_have_made(
-    name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str], version: Any, tmp_path: Path
+    name: str,
+    type_: pa.DataType,
+    values: list[object],
+    metadata: dict[str, str],
+    version: Any,
+    tmp_path: Path,
 ) -> None:
     table = _table(name, type_, values, metadata)
     lances = lance.write_dataset(table, tmp_path / "lance", data_storage_version=version)
@@ -195,11 +263,18 @@ def test_a_created_table_is_the_one_that_lance_would_have_made(
 @pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "type_", "values", "metadata", "version"), CASES)
 def test_appended_files_name_the_fields_of_a_table_whose_field_ids_have_gaps(
-    name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str], version: Any, tmp_path: Path
+    name: str,
+    type_: pa.DataType,
+    values: list[object],
+    metadata: dict[str, str],
+    version: Any,
+    tmp_path: Path,
 ) -> None:
     table = _table(name, type_, values, metadata)
     holder = pa.struct([("p", pa.int8()), ("q", pa.string())])
-    first = table.add_column(0, pa.field("dropped", holder), pa.array([{"p": 1, "q": "a"}] * len(table), holder))
+    first = table.add_column(
+        0, pa.field("dropped", holder), pa.array([{"p": 1, "q": "a"}] * len(table), holder)
+    )
     pair = []
     for who in ("lance", "ours"):
         dataset = lance.write_dataset(first, tmp_path / who, data_storage_version=version)
@@ -210,7 +285,10 @@ def test_appended_files_name_the_fields_of_a_table_whose_field_ids_have_gaps(
 
     # Their sizes differ by some bytes, because Lance also writes the field ids into the file without reading them.
     assert _facts(_file(ours, 1)) == _facts(_file(lances, 1))
-    assert _file(ours, 1).file_size_bytes == (Path(ours.uri) / "data" / _file(ours, 1).path).stat().st_size
+    assert (
+        _file(ours, 1).file_size_bytes
+        == (Path(ours.uri) / "data" / _file(ours, 1).path).stat().st_size
+    )
     assert _values(ours) == _values(lances)
 
 
@@ -219,7 +297,9 @@ def _values(dataset: lance.LanceDataset) -> list[str]:
     return [repr(row) for row in dataset.to_table(blob_handling="all_binary").to_pylist()]
 
 
-def test_columns_that_a_dataframe_lacks_are_not_in_the_file_and_read_as_null(tmp_path: Path) -> None:
+def test_columns_that_a_dataframe_lacks_are_not_in_the_file_and_read_as_null(
+    tmp_path: Path,
+) -> None:
     dataset = lance.write_dataset(pa.table({"a": [1], "b": ["x"], "c": [2.0]}), tmp_path / "t")
     appended = _append(dataset, pa.table({"c": [3.0], "a": [4]}).select(["a", "c"]))
 
@@ -227,7 +307,9 @@ def test_columns_that_a_dataframe_lacks_are_not_in_the_file_and_read_as_null(tmp
     assert appended.to_table().to_pylist()[1] == {"a": 4, "b": None, "c": 3.0}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=8),
     max_rows=st.integers(1, 200),
@@ -239,7 +321,13 @@ def test_files_hold_at_most_max_rows_and_no_batch_after_max_bytes(
     uri = str(tmp_path_factory.mktemp("t") / "t")
     batches = [pa.record_batch({"a": pa.array(range(size), pa.int64())}) for size in sizes]
     table = pa.Table.from_batches(batches)
-    fragments = _write(uri, table, FileLayout.of_new_table(table.schema, "2.2"), max_rows=max_rows, max_bytes=max_bytes)
+    fragments = _write(
+        uri,
+        table,
+        FileLayout.of_new_table(table.schema, "2.2"),
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+    )
 
     rows = [fragment.physical_rows for fragment in fragments]
     assert sum(rows) == sum(sizes)
@@ -247,7 +335,9 @@ def test_files_hold_at_most_max_rows_and_no_batch_after_max_bytes(
     # A file is closed at max_bytes, so without its last batch the file is smaller.
     assert all((n - max(sizes)) * 8 < max_bytes for n in rows)
     if rows:
-        committed = lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(table.schema, fragments))
+        committed = lance.LanceDataset.commit(
+            uri, lance.LanceOperation.Overwrite(table.schema, fragments)
+        )
         assert committed.to_table().equals(table)
 
 
@@ -259,16 +349,27 @@ def test_blobs_of_every_size_come_back_from_many_files(tmp_path: Path) -> None:
     }
     thresholds["lance-encoding:blob-pack-file-size-threshold"] = "150"
     schema = pa.schema(
-        [pa.field("b", pa.large_binary(), metadata=thresholds), pa.field("c", pa.large_binary(), metadata=BLOB)]
+        [
+            pa.field("b", pa.large_binary(), metadata=thresholds),
+            pa.field("c", pa.large_binary(), metadata=BLOB),
+        ]
     )
     values = [None if i % 7 == 0 else bytes([i % 256]) * (i * 3) for i in range(100)]
-    table = pa.table([pa.array(values, pa.large_binary()), pa.array(values[::-1], pa.large_binary())], schema=schema)
+    table = pa.table(
+        [pa.array(values, pa.large_binary()), pa.array(values[::-1], pa.large_binary())],
+        schema=schema,
+    )
     uri = str(tmp_path / "t")
     layout = FileLayout.of_new_table(schema, "2.2")
     fragments = _write(uri, table, layout, max_rows=30, batch_rows=7)
-    dataset = lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(layout.table_schema, fragments))
+    dataset = lance.LanceDataset.commit(
+        uri, lance.LanceOperation.Overwrite(layout.table_schema, fragments)
+    )
 
-    assert dataset.to_table(blob_handling="all_binary").to_pydict() == {"b": values, "c": values[::-1]}
+    assert dataset.to_table(blob_handling="all_binary").to_pydict() == {
+        "b": values,
+        "c": values[::-1],
+    }
     kinds = {row["kind"] for row in dataset.to_table(["b"])["b"].to_pylist() if row is not None}
     assert kinds == {0, 1, 2}
     dataset.validate()  # type: ignore[no-untyped-call]
@@ -324,7 +425,11 @@ def test_rows_of_any_types_are_cut_into_files_anywhere(kind: str | None) -> None
     schema = None if kind is None else pa.schema([pa.field("c", _NESTED[kind])])
 
     @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(tables(schema, fewest_rows=8, most_rows=20, calendar=False), st.integers(1, 10), st.integers(2, 20))
+    @given(
+        tables(schema, fewest_rows=8, most_rows=20, calendar=False),
+        st.integers(1, 10),
+        st.integers(2, 20),
+    )
     def run(table: pa.Table, max_rows: int, batch_rows: int) -> None:
         with tempfile.TemporaryDirectory() as home:
             layout = FileLayout.of_new_table(table.schema, "2.2")
@@ -338,7 +443,9 @@ def test_rows_of_any_types_are_cut_into_files_anywhere(kind: str | None) -> None
     run()
 
 
-def test_a_panic_of_lance_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_of_lance_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lance_spark.staging.data_file.from_start", lambda batch: batch)
     inner = pa.StructArray.from_arrays([pa.array(range(4))], ["x"])
     outer = pa.StructArray.from_arrays([inner], ["n"], mask=pa.array([False, True, False, False]))
@@ -347,7 +454,9 @@ def test_a_panic_of_lance_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytes
         _write(str(tmp_path / "t"), table, FileLayout.of_new_table(table.schema, "2.2"), max_rows=2)
 
 
-@pytest.mark.parametrize("ended", ["before it begins", "as it begins", "in a file", "between files", "before it fails"])
+@pytest.mark.parametrize(
+    "ended", ["before it begins", "as it begins", "in a file", "between files", "before it fails"]
+)
 @pytest.mark.parametrize("scheme", ["", "file-object-store://"])
 def test_a_sink_whose_job_has_ended_leaves_no_file(
     ended: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -356,7 +465,9 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
     staging = Staging(uri=f"{scheme}{uri}", job_id=new_id())
     staging.open_job()
     batch = pa.record_batch({"a": [1, 2, 3]})
-    sink = FragmentSink(staging, FileLayout.of_new_table(batch.schema, "2.2"), max_rows=3, max_bytes=1000)
+    sink = FragmentSink(
+        staging, FileLayout.of_new_table(batch.schema, "2.2"), max_rows=3, max_bytes=1000
+    )
     if ended == "before it begins":
         staging.sweep()
     if ended == "as it begins":
@@ -389,13 +500,18 @@ def test_an_attempt_leaves_finished_files_to_the_end_of_its_job(tmp_path: Path) 
     assert not staging.close_job()
     with pytest.raises(CommitError, match="came too late"):
         files[3].close()
-    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [files[1].name, files[2].name]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == [
+        files[1].name,
+        files[2].name,
+    ]
     assert staging.sweep(keep=[files[2].name]) == 1
     assert [path.name for path in (tmp_path / "data").iterdir()] == [files[2].name]
     assert not list(tmp_path.glob("_lance_spark/staging/*"))
 
 
-def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_goes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another job removes the folder after deleting its last file."""
     staging = Staging(uri=str(tmp_path), storage_options=(), job_id=new_id())
     staging.open_job()
@@ -413,10 +529,21 @@ def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_entry_of_a_column_file_is_the_entry_that_lance_reads_from_the_file(version: str, tmp_path: Path):
+def test_the_entry_of_a_column_file_is_the_entry_that_lance_reads_from_the_file(
+    version: str, tmp_path: Path
+):
     """With nested columns, in any order, and with field ids in another order than the columns."""
-    nested = pa.struct([("x", pa.int32()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))])
-    schema = pa.schema([("a", nested), ("b", pa.int64()), ("c", pa.list_(nested)), ("d", pa.list_(pa.float32(), 4))])
+    nested = pa.struct(
+        [("x", pa.int32()), ("y", pa.struct([("z", pa.string()), ("w", pa.float64())]))]
+    )
+    schema = pa.schema(
+        [
+            ("a", nested),
+            ("b", pa.int64()),
+            ("c", pa.list_(nested)),
+            ("d", pa.list_(pa.float32(), 4)),
+        ]
+    )
     uri = str(tmp_path / "t")
     lance.write_dataset(schema.empty_table(), uri, data_storage_version=version).drop_columns(["b"])
     lance.dataset(uri).add_columns(pa.schema([("e", pa.list_(pa.int64())), ("b", pa.int64())]))
@@ -424,12 +551,15 @@ def test_the_entry_of_a_column_file_is_the_entry_that_lance_reads_from_the_file(
     staging = Staging.of_new_job(ref)
     staging.open_job()
     names = dataset.schema.names
-    for columns in [[name] for name in names] + [list(pair) for pair in itertools.permutations(names, 2)]:
+    for columns in [[name] for name in names] + [
+        list(pair) for pair in itertools.permutations(names, 2)
+    ]:
         targets = targets_of(dataset, columns)
         file = staging.begin_attempt().open_data_file(targets.schema, version=targets.format)
         file.close()
         assert repr(DataFile.create(dataset, file.name)) == repr(
             same_columns(
-                FileLayout.of_file(dataset, columns), StagedColumns(name=file.name, size_bytes=file.size_bytes)
+                FileLayout.of_file(dataset, columns),
+                StagedColumns(name=file.name, size_bytes=file.size_bytes),
             )
         )

@@ -21,7 +21,14 @@ from lance_spark.commit.rows import append_commit
 from lance_spark.commit.verify import add_null_columns
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
 from tests.lance_spark.write.appends import batches, ids_in, plan, write
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 ALL = {key: key * 10 for key in range(30)}
 
@@ -68,7 +75,9 @@ def staged(path: str, **options: str) -> tuple[Backfill, Any]:
 
 def rewrite(path: str, *keys: int, text: str = "other") -> None:
     source = pa.table({"id": pa.array(keys, pa.int64()), "text": [text] * len(keys)})
-    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
 
 
 def compact(path: str) -> None:
@@ -110,7 +119,9 @@ def test_a_repair_whose_answer_was_lost_stays(path: str, monkeypatch: pytest.Mon
     assert orphans(path) == set()
 
 
-def test_changes_during_a_repair_are_repaired_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_during_a_repair_are_repaired_too(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5), 2: lambda: rewrite(path, 17)})
     result = job.commit(message)
@@ -124,8 +135,14 @@ def test_changes_during_a_repair_are_repaired_too(path: str, monkeypatch: pytest
     ("act", "remaining"),
     [
         (compact, without(5, 6)),
-        (lambda path: lance.dataset(path).delete("id < 10"), {key: key * 10 for key in range(10, 30)}),
-        (lambda path: lance.dataset(path).update({"text": "'moved'"}, where="id < 10"), without(*range(10))),
+        (
+            lambda path: lance.dataset(path).delete("id < 10"),
+            {key: key * 10 for key in range(10, 30)},
+        ),
+        (
+            lambda path: lance.dataset(path).update({"text": "'moved'"}, where="id < 10"),
+            without(*range(10)),
+        ),
         (lambda path: lance.dataset(path).update({"other": "0"}, where="id < 10"), without(5, 6)),
     ],
     ids=["compacted", "deleted", "updated", "moved"],
@@ -138,7 +155,12 @@ def test_rows_of_changed_inputs_are_repaired_wherever_they_are_by_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job, message = staged(path)
-    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)}, after={1: lambda: act(path)}, lost=lost)
+    acts_beside(
+        monkeypatch,
+        before={1: lambda: rewrite(path, 5, 6)},
+        after={1: lambda: act(path)},
+        lost=lost,
+    )
     job.commit(message)
     assert column(path, "c") == remaining
     assert orphans(path) == set()
@@ -161,14 +183,19 @@ def test_a_commit_that_cannot_be_repaired_is_taken_back_for_any_reason(
 
 def rewrite_the_target(path: str) -> None:
     source = pa.table({"id": pa.array([8], pa.int64()), "c": pa.array([-8], pa.int64())})
-    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode(
+        "rewrite_columns"
+    ).execute(source)
 
 
 @pytest.mark.parametrize(
     ("act", "remaining"),
     [
         (lambda path: lance.dataset(path).create_scalar_index("c", "BTREE"), set()),
-        (lambda path: (rewrite(path, 25), lance.dataset(path).create_scalar_index("c", "BTREE")), set()),
+        (
+            lambda path: (rewrite(path, 25), lance.dataset(path).create_scalar_index("c", "BTREE")),
+            set(),
+        ),
         (rewrite_the_target, set(range(10))),
         (compact, set(range(30))),
     ],
@@ -182,7 +209,9 @@ def test_a_commit_that_cannot_be_repaired_in_time_is_taken_back_or_says_what_is_
     with pytest.raises(CommitConflictError, match=r"gave up .* taken back") as caught:
         job.commit(message)
     match = re.search(r"except in fragments (\[.*?\])", str(caught.value))
-    assert (match and match[1]) == (str(sorted({key // 10 for key in remaining})) if remaining else None)
+    assert (match and match[1]) == (
+        str(sorted({key // 10 for key in remaining})) if remaining else None
+    )
     assert {key for key, value in column(path, "c").items() if value is not None} == remaining
 
 
@@ -192,7 +221,9 @@ def test_the_deletion_of_a_table_at_the_moment_of_the_commit_is_reported(
     """Lance creates a folder with a version whose files belong to the deleted table."""
     job, message = staged(path)
     acts_beside(monkeypatch, before={1: lambda: shutil.rmtree(path)})
-    with pytest.raises(CommitImpossibleError, match="table was deleted at the moment of the commit"):
+    with pytest.raises(
+        CommitImpossibleError, match="table was deleted at the moment of the commit"
+    ):
         job.commit(message)
     assert not Path(path, "_versions").exists()
 
@@ -208,7 +239,11 @@ def test_a_row_that_a_repair_finds_null_already_is_counted_once(
     result = job.commit(message)
     null = {*before, 6, 7}
     assert column(path, "c") == without(*null)
-    assert (result.rows, result.rows_nulled, result.rows_carried) == (30 - len(null), len(null), 10 - len(null))
+    assert (result.rows, result.rows_nulled, result.rows_carried) == (
+        30 - len(null),
+        len(null),
+        10 - len(null),
+    )
 
 
 def with_column_of_a_dead_backfill(path: str) -> tuple[Backfill, Any]:
@@ -228,7 +263,9 @@ def test_a_column_that_a_dead_backfill_has_added_stays_filled_where_something_sl
     assert column(path, "n") == without(5)
 
 
-def test_a_new_column_renamed_during_its_commit_is_not_added_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_column_renamed_during_its_commit_is_not_added_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, message = with_column_of_a_dead_backfill(path)
 
     def rewrite_and_rename() -> None:
@@ -262,7 +299,8 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
 
     monkeypatch.setattr(append_commit, "attempt_commit", attempt)
     with pytest.raises(
-        CommitOutcomeUnknownError if is_moved else CommitConflictError, match="moved" if is_moved else "'s'"
+        CommitOutcomeUnknownError if is_moved else CommitConflictError,
+        match="moved" if is_moved else "'s'",
     ):
         job.commit([message])
     assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if is_moved else [])]
@@ -283,7 +321,8 @@ def test_a_writer_that_rewrites_inputs_at_each_commit_does_not_block_a_write_for
 
     monkeypatch.setattr(column_commit, "attempt_commit", attempt)
     with pytest.raises(
-        CommitConflictError, match=r"beside each of \d+ commit.*commit_timeout.* The commit was taken back"
+        CommitConflictError,
+        match=r"beside each of \d+ commit.*commit_timeout.* The commit was taken back",
     ):
         job.commit(message)
     assert column(path, "c") == before

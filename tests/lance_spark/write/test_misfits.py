@@ -15,9 +15,13 @@ from lance_spark.datasource import LanceDataSource
 
 
 @pytest.mark.parametrize("mode", ["append", "append with mergeSchema", "backfill"])
-def test_a_column_that_does_not_fit_is_an_error_that_names_table_and_column(tmp_path: Path, mode: str) -> None:
+def test_a_column_that_does_not_fit_is_an_error_that_names_table_and_column(
+    tmp_path: Path, mode: str
+) -> None:
     uri = str(tmp_path / "table.lance")
-    lance.write_dataset(pa.table({"id": pa.array([1], pa.int64()), "n": pa.array([1], pa.int64())}), uri)
+    lance.write_dataset(
+        pa.table({"id": pa.array([1], pa.int64()), "n": pa.array([1], pa.int64())}), uri
+    )
     schema, options = StructType().add("id", "long").add("n", ArrayType(LongType())), {"path": uri}
     if mode == "backfill":
         address = LanceDataSource({"path": uri, "with_row_address": "true"}).schema()["_rowaddr"]

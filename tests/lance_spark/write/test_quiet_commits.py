@@ -43,7 +43,9 @@ lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
 
 
 def errors_of(code: str, argument: str) -> str:
-    run = subprocess.run([sys.executable, "-c", code, argument], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", code, argument], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     return run.stderr
 

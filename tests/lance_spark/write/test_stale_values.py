@@ -50,10 +50,16 @@ def update_and_compact(path: str) -> None:
 def two_columns(path: str, second: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
     """Writes two columns: `a`, which exists with values of an earlier write, and another column."""
     job = Backfill(
-        path, "a", LongType(), options={"input_columns": "text", **options}, extra=[StructField(second, LongType())]
+        path,
+        "a",
+        LongType(),
+        options={"input_columns": "text", **options},
+        extra=[StructField(second, LongType())],
     )
     rows = snapshot_rows(path)
-    return job, job.task([job.batch([at for at, _ in rows], [k * 10 for _, k in rows], [k * 100 for _, k in rows])])
+    return job, job.task(
+        [job.batch([at for at, _ in rows], [k * 10 for _, k in rows], [k * 100 for _, k in rows])]
+    )
 
 
 @pytest.mark.parametrize("act", [update_inputs, update_a_whole_fragment_too, update_and_compact])
@@ -77,7 +83,11 @@ def filled(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
     make_table(path, a=pa.int64(), b=pa.int64())
     first = Backfill(path, "a", LongType(), extra=[StructField("b", LongType())])
     rows = snapshot_rows(path)
-    first.commit(first.task([first.batch([at for at, _ in rows], [-k for _, k in rows], [-k for _, k in rows])]))
+    first.commit(
+        first.task(
+            [first.batch([at for at, _ in rows], [-k for _, k in rows], [-k for _, k in rows])]
+        )
+    )
     return two_columns(path, "b", **options)
 
 
@@ -98,12 +108,16 @@ def test_a_row_is_compared_as_a_whole(compacted: bool, path: str) -> None:
     assert (result.rows, result.rows_nulled) == (25, 2), "rows without a value are counted"
 
 
-def test_a_repair_removes_only_values_of_its_own_write(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_removes_only_values_of_its_own_write(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, message = filled(path)
 
     def slip_in() -> None:
         source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
-        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode(
+            "rewrite_columns"
+        ).execute(source)
 
     between_look_and_commit(monkeypatch, slip_in)
     assert job.commit(message).rows_nulled == 2
@@ -113,18 +127,39 @@ def test_a_repair_removes_only_values_of_its_own_write(path: str, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("stable", "in_place", "deleted"),
-    [(True, False, 0), (True, True, 0), (False, True, 0), (True, False, 30), (False, True, 30), (True, True, 10)],
-    ids=["moved", "in place", "addresses", "moved and deleted", "addresses and deleted", "some deleted"],
+    [
+        (True, False, 0),
+        (True, True, 0),
+        (False, True, 0),
+        (True, False, 30),
+        (False, True, 30),
+        (True, True, 10),
+    ],
+    ids=[
+        "moved",
+        "in place",
+        "addresses",
+        "moved and deleted",
+        "addresses and deleted",
+        "some deleted",
+    ],
 )
 def test_a_write_that_leaves_no_value_leaves_its_counts(
     in_place: bool, stable: bool, deleted: int, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = pa.array(range(30), pa.int64())
-    lance.write_dataset(pa.table({"id": ids, "text": ["t"] * 30, "other": ids}), path, enable_stable_row_ids=stable)
+    lance.write_dataset(
+        pa.table({"id": ids, "text": ["t"] * 30, "other": ids}), path, enable_stable_row_ids=stable
+    )
     job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     if in_place:
-        rewrite = lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+        rewrite = (
+            lance.dataset(path)
+            .merge_insert("id")
+            .when_matched_update_all()
+            .write_mode("rewrite_columns")
+        )
         rewrite.execute(pa.table({"id": ids, "text": ["u"] * 30}))
     else:
         lance.dataset(path).update({"text": "'u'"})
@@ -138,12 +173,16 @@ def test_a_write_that_leaves_no_value_leaves_its_counts(
 
 
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
-@pytest.mark.parametrize("statement", ["true", "id >= 0", "id < 10"], ids=["truncated", "deleted", "one fragment"])
+@pytest.mark.parametrize(
+    "statement", ["true", "id >= 0", "id < 10"], ids=["truncated", "deleted", "one fragment"]
+)
 def test_a_write_whose_rows_were_all_deleted_leaves_its_counts(
     stable: bool, statement: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = pa.array(range(30), pa.int64())
-    lance.write_dataset(pa.table({"id": ids}), path, enable_stable_row_ids=stable, max_rows_per_file=10)
+    lance.write_dataset(
+        pa.table({"id": ids}), path, enable_stable_row_ids=stable, max_rows_per_file=10
+    )
     rows = 10 if statement == "id < 10" else 30
     job = Backfill(path, "n", LongType())
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)[:rows]), strict=True))])
@@ -164,7 +203,9 @@ NESTED = {
 
 
 @pytest.mark.parametrize("kind", NESTED)
-def test_half_precision_inputs_are_compared_as_single_precision_ones_are(kind: str, path: str) -> None:
+def test_half_precision_inputs_are_compared_as_single_precision_ones_are(
+    kind: str, path: str
+) -> None:
     type_, value_of = NESTED[kind]
 
     def table(*halves: float) -> pa.Table:
@@ -184,15 +225,21 @@ def test_half_precision_inputs_are_compared_as_single_precision_ones_are(kind: s
 def test_a_column_that_may_not_be_null_and_has_rows_with_changed_inputs_is_refused(
     moment: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), pa.field("a", pa.int64(), nullable=False)])
+    schema = pa.schema(
+        [("id", pa.int64()), ("text", pa.string()), pa.field("a", pa.int64(), nullable=False)]
+    )
     values = {"id": range(20), "text": ["t"] * 20, "a": [-k for k in range(20)]}
-    lance.write_dataset(pa.table(values, schema=schema), path, max_rows_per_file=10, enable_stable_row_ids=True)
+    lance.write_dataset(
+        pa.table(values, schema=schema), path, max_rows_per_file=10, enable_stable_row_ids=True
+    )
     job = Backfill(path, "a", LongType(), options={"input_columns": "text"})
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
 
     def rewrite() -> None:
         source = pa.table({"id": pa.array([3, 15], pa.int64()), "text": ["u", "u"]})
-        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode(
+            "rewrite_columns"
+        ).execute(source)
 
     if moment == "before":
         rewrite()

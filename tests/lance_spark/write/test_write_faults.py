@@ -39,10 +39,28 @@ def table(tmp_path: Path) -> Path:
 def start(way: str, scenario: str, table: Path, folder: Path) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "tests.lance_spark.write.fault_jobs", way, scenario, str(table), str(folder)]
-    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [
+        sys.executable,
+        "-m",
+        "tests.lance_spark.write.fault_jobs",
+        way,
+        scenario,
+        str(table),
+        str(folder),
+    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     return subprocess.Popen(
-        command, cwd=root, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command,
+        cwd=root,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -67,7 +85,9 @@ def assert_complete(table: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
+def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(
+    way: str, table: Path, tmp_path: Path
+) -> None:
     run(way, "a task that fails once", table, tmp_path)
     assert attempts(tmp_path) == {0: 1, 1: 2, 2: 1, 3: 1}
     assert_complete(table)
@@ -75,7 +95,9 @@ def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(way: str, tab
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(
+    way: str, table: Path, tmp_path: Path
+) -> None:
     answer = run(way, "a worker that is killed", table, tmp_path)
     assert len(answer["killed"]) == 1  # type: ignore[arg-type]
     assert attempts(tmp_path)[1] == 2
@@ -85,16 +107,41 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(way: st
 
 @pytest.mark.cluster
 @pytest.mark.long
-def test_a_speculative_task_doubles_nothing_and_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
+def test_a_speculative_task_doubles_nothing_and_leaves_nothing(
+    way: str, table: Path, tmp_path: Path
+) -> None:
     with daemons(tmp_path) as started:
         url = f"spark://127.0.0.1:{free_port()}"
-        master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", url.rpartition(":")[2])
-        started.start("master", *master, "--webui-port", str(free_port()), ready="I have been elected leader")
+        master = (
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            url.rpartition(":")[2],
+        )
+        started.start(
+            "master", *master, "--webui-port", str(free_port()), ready="I have been elected leader"
+        )
         # Spark runs a speculative task only on another host than the first attempt, so these are two.
         for host in ("127.0.0.1", "127.0.0.2"):
-            worker = ("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", str(free_port()))
+            worker = (
+                "org.apache.spark.deploy.worker.Worker",
+                "--host",
+                host,
+                "--webui-port",
+                str(free_port()),
+            )
             started.start(
-                host, *worker, "-c", "1", "-m", "1g", "-d", str(tmp_path / host), url, ready="Successfully registered"
+                host,
+                *worker,
+                "-c",
+                "1",
+                "-m",
+                "1g",
+                "-d",
+                str(tmp_path / host),
+                url,
+                ready="Successfully registered",
             )
         (tmp_path / "master").write_text(url)
         run(way, "a speculative task", table, tmp_path)
@@ -130,7 +177,9 @@ def test_a_driver_killed_during_its_commit_leaves_the_table_unchanged_or_complet
         assert_complete(table)
     assert any(f.startswith("_lance_spark/") for f in unused_files(table))
     assert remove_orphans(str(table), older_than=timedelta(days=1)) == 0
-    assert remove_orphans(str(table), older_than=timedelta(0)) == (files if where == "before" else 0)
+    assert remove_orphans(str(table), older_than=timedelta(0)) == (
+        files if where == "before" else 0
+    )
     assert unused_files(table) == set()
     if where == "after":
         assert_complete(table)

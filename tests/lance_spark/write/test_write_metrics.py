@@ -41,7 +41,9 @@ def lose_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(commit_later))
 
 
-def test_the_web_ui_shows_the_commit_of_a_write(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_web_ui_shows_the_commit_of_a_write(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     path = str(tmp_path / "t.lance")
 
     def append(rows: DataFrame) -> None:
@@ -53,7 +55,12 @@ def test_the_web_ui_shows_the_commit_of_a_write(spark: SparkSession, tmp_path: P
     assert metrics_of(spark, lambda: append(rows_of(spark, 0)))[0] in (None, 0)
 
     read = spark.read.format("lance").option("with_row_address", True).load(path)
-    backfill = read.selectExpr("_rowaddr", "v + 1 AS w").write.format("lance").mode("append").option("mode", "backfill")
+    backfill = (
+        read.selectExpr("_rowaddr", "v + 1 AS w")
+        .write.format("lance")
+        .mode("append")
+        .option("mode", "backfill")
+    )
     lance.dataset(path).delete("id = 15")
     committed, fragments, attempts, conflicting = metrics_of(spark, lambda: backfill.save(path))
     assert (committed, fragments, attempts) == (49, 6, 1) and conflicting == 1
@@ -73,5 +80,8 @@ def test_the_web_ui_shows_the_rows_and_attempts_of_a_statement(
     assert [shown[f"rows {change}"] for change in ("inserted", "updated", "deleted")] == [3, 1, 1]
     assert shown["commit attempts"] == 1
     lose_once(monkeypatch)
-    shown = sql_metrics(spark, lambda: spark.sql("UPDATE measured.t SET v = 3 WHERE id < 2 AND id % 1 = 0").collect())
+    shown = sql_metrics(
+        spark,
+        lambda: spark.sql("UPDATE measured.t SET v = 3 WHERE id < 2 AND id % 1 = 0").collect(),
+    )
     assert (shown["rows updated"], shown["commit attempts"]) == (2, 2)

@@ -40,7 +40,9 @@ def rows_in(path: str, version: int | None = None) -> list[dict[str, object]]:
 
 @pytest.mark.long
 @settings(
-    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     data=st.data(),
@@ -48,7 +50,11 @@ def rows_in(path: str, version: int | None = None) -> list[dict[str, object]]:
     parts=st.integers(1, 3),
 )
 def test_any_sequence_of_writes_reads_back_as_the_same_rows_as_parquet(
-    data: st.DataObject, modes: list[str], parts: int, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+    data: st.DataObject,
+    modes: list[str],
+    parts: int,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("same")
     table, parquet = str(folder / "table.lance"), str(folder / "parquet")
@@ -62,7 +68,9 @@ def test_any_sequence_of_writes_reads_back_as_the_same_rows_as_parquet(
     dataset = lance.dataset(table)
     expected = spark.read.parquet(parquet).toArrow()
     got = dataset.to_table()
-    assert sorted(_rows(got), key=repr) == sorted(_rows(expected.select(got.column_names)), key=repr)
+    assert sorted(_rows(got), key=repr) == sorted(
+        _rows(expected.select(got.column_names)), key=repr
+    )
     # A version without rows exists only if the write creates or overwrites the table.
     assert dataset.version <= len(modes)
     assert unused_files(table) == set()
@@ -74,7 +82,9 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.long
-def test_structs_in_structs_are_cut_into_files_and_filled_in_any_order(spark: SparkSession, table_path: str) -> None:
+def test_structs_in_structs_are_cut_into_files_and_filled_in_any_order(
+    spark: SparkSession, table_path: str
+) -> None:
     nested = "named_struct('a', id, 'n', if(id % 3 = 0, null, named_struct('x', id % 7))) AS s"
     save(spark.range(0, 120, 1, 1).selectExpr("id", nested), table_path, max_rows_per_file=70)
     rows = spark.read.format("lance").option("with_row_address", "true").load(table_path)
@@ -94,18 +104,25 @@ def test_all_partitions_become_one_version(spark: SparkSession, table_path: str)
     assert dataset.has_stable_row_ids
 
 
-def test_a_dataframe_without_partitions_creates_an_empty_table(spark: SparkSession, table_path: str) -> None:
+def test_a_dataframe_without_partitions_creates_an_empty_table(
+    spark: SparkSession, table_path: str
+) -> None:
     empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), "a int, b string")
     assert empty.rdd.getNumPartitions() == 0
     save(empty, table_path)
     save(empty, table_path)
-    assert (lance.dataset(table_path).version, lance.dataset(table_path).schema.names) == (1, ["a", "b"])
+    assert (lance.dataset(table_path).version, lance.dataset(table_path).schema.names) == (
+        1,
+        ["a", "b"],
+    )
     save(empty, table_path, "overwrite")
     assert lance.dataset(table_path).version == 2
 
 
 @pytest.mark.sample(1)
-def test_a_table_can_be_overwritten_by_what_is_read_from_it(spark: SparkSession, table_path: str) -> None:
+def test_a_table_can_be_overwritten_by_what_is_read_from_it(
+    spark: SparkSession, table_path: str
+) -> None:
     save(spark.range(100).withColumn("x", F.col("id") * 2), table_path)
     read = spark.read.format("lance").load(table_path)
     save(read.where("id < 50").withColumn("x", F.col("x") + 1), table_path, "overwrite")
@@ -147,17 +164,27 @@ def test_missing_nullable_columns_become_null(spark: SparkSession, table_path: s
     assert rows_in(table_path) == [{"i": 1, "s": "a", "l": [1.0]}, {"i": 2, "s": None, "l": None}]
 
 
-def test_vectors_and_blobs_are_named_by_option_or_by_column_metadata(spark: SparkSession, tmp_path: Path) -> None:
-    df = spark.createDataFrame([([1.0, 2.0], b"x" * 200_000), (None, None)], "v array<float>, b binary")
+def test_vectors_and_blobs_are_named_by_option_or_by_column_metadata(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    df = spark.createDataFrame(
+        [([1.0, 2.0], b"x" * 200_000), (None, None)], "v array<float>, b binary"
+    )
     by_option, by_metadata = str(tmp_path / "option.lance"), str(tmp_path / "metadata.lance")
     save(df, by_option, **{"v__arrow__fixed-size-list__size": 2, "b__lance__encoding": "blob"})
-    marked = df.withMetadata("v", {"arrow.fixed-size-list.size": "2"}).withMetadata("b", {"lance.encoding": "blob"})
+    marked = df.withMetadata("v", {"arrow.fixed-size-list.size": "2"}).withMetadata(
+        "b", {"lance.encoding": "blob"}
+    )
     save(marked, by_metadata)
     for path in (by_option, by_metadata):
         dataset = lance.dataset(path)
         assert dataset.schema.field("v").type == pa.list_(pa.field("element", pa.float32()), 2)
         assert dataset.schema.field("b").type.extension_name == "lance.blob.v2"
-        (blob,) = [b for b in dataset.to_table(blob_handling="all_binary")["b"].to_pylist() if b is not None]
+        (blob,) = [
+            b
+            for b in dataset.to_table(blob_handling="all_binary")["b"].to_pylist()
+            if b is not None
+        ]
         assert blob == b"x" * 200_000
         assert unused_files(path) == set()
 
@@ -185,7 +212,9 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
 
 
 @pytest.mark.sample(1)
-def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(spark: SparkSession, table_path: str) -> None:
+def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(
+    spark: SparkSession, table_path: str
+) -> None:
     lance.write_dataset(pa.table({"u": pa.array([1], pa.uint8())}), table_path)
     before = files_in(table_path)
     with pytest.raises(PySparkException, match="ValueConversionError"):
@@ -194,15 +223,21 @@ def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(spark: Spark
     assert lance.dataset(table_path).version == 1
 
 
-def test_a_job_that_fails_leaves_no_folder_where_there_was_no_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_that_fails_leaves_no_folder_where_there_was_no_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     path = tmp_path / "made" / "for" / "table.lance"
-    failing = spark.range(0, 1000, 1, 4).selectExpr("id", "if(id = 999, raise_error('no'), id) AS x")
+    failing = spark.range(0, 1000, 1, 4).selectExpr(
+        "id", "if(id = 999, raise_error('no'), id) AS x"
+    )
     with pytest.raises(PySparkException):
         save(failing, str(path), max_rows_per_file=10)
     eventually(lambda: list(tmp_path.iterdir()) == [])
 
 
-def test_two_sessions_that_create_one_table_lose_no_row(spark: SparkSession, table_path: str) -> None:
+def test_two_sessions_that_create_one_table_lose_no_row(
+    spark: SparkSession, table_path: str
+) -> None:
     def create(k: int) -> None:
         # createDataFrame activates the session in this thread, which Spark needs to find Python data sources.
         rows = spark.createDataFrame([(k * 100 + i,) for i in range(20)], "id bigint")
@@ -210,7 +245,9 @@ def test_two_sessions_that_create_one_table_lose_no_row(spark: SparkSession, tab
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(create, range(3)))
-    assert sorted(r["id"] for r in rows_in(table_path)) == sorted(k * 100 + i for k in range(3) for i in range(20))  # type: ignore[type-var]
+    assert sorted(r["id"] for r in rows_in(table_path)) == sorted(
+        k * 100 + i for k in range(3) for i in range(20)
+    )  # type: ignore[type-var]
     assert lance.dataset(table_path).version == 3
     assert unused_files(table_path) == set()
 
@@ -238,7 +275,9 @@ def test_bytes_of_a_file_are_bounded_by_batches(spark: SparkSession, table_path:
     assert [f.count_rows() for f in lance.dataset(table_path).get_fragments()] == [200] * 5
 
 
-def test_metadata_columns_of_a_read_cannot_be_made_into_a_table(spark: SparkSession, tmp_path: Path) -> None:
+def test_metadata_columns_of_a_read_cannot_be_made_into_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     source, target = str(tmp_path / "a.lance"), str(tmp_path / "b.lance")
     save(spark.range(3), source)
     df = spark.read.format("lance").option("with_row_address", True).load(source)
@@ -276,7 +315,9 @@ def test_a_write_starts_no_process_for_its_plan_and_its_commit(
     assert planning_processes() <= before
 
 
-def test_errors_of_a_plan_and_of_a_commit_have_one_frame(spark: SparkSession, table_path: str) -> None:
+def test_errors_of_a_plan_and_of_a_commit_have_one_frame(
+    spark: SparkSession, table_path: str
+) -> None:
     save(spark.range(3), table_path)
 
     def deleting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -285,7 +326,9 @@ def test_errors_of_a_plan_and_of_a_commit_have_one_frame(spark: SparkSession, ta
 
     writes = {
         "plan write": lambda: save(spark.range(3), table_path, nonsense=1),
-        "commit write": lambda: save(spark.range(0, 3, 1, 1).mapInArrow(deleting, "id long"), table_path),
+        "commit write": lambda: save(
+            spark.range(0, 3, 1, 1).mapInArrow(deleting, "id long"), table_path
+        ),
     }
     for action, write in writes.items():
         with pytest.raises(AnalysisException) as caught:

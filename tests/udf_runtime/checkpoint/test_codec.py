@@ -19,18 +19,24 @@ from udf_runtime.errors import CheckpointError
 VECTORS = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12, dtype=np.float32)), 4)
 ARRAYS = {
     "numbers": pa.array([1, None, 3], pa.int64()),
-    "decimals": pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")], pa.decimal128(38, 1)),
+    "decimals": pa.array(
+        [decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")], pa.decimal128(38, 1)
+    ),
     "texts": pa.array(["", None, "é" * 1000]),
     "blobs": pa.array([b"\0\1", b"", None], pa.large_binary()),
     "lists": pa.array([[1, None], None, []], pa.list_(pa.int8())),
     "structs": pa.array([{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}]),
     "vectors": VECTORS,
-    "times": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
+    "times": pa.array(
+        [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")
+    ),
     "maps": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
     "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
     "nothing": pa.nulls(3),
     "bits": pa.array([True, None, False]),
-    "extension": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, None, b"1" * 16], pa.binary(16))),
+    "extension": pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([b"0" * 16, None, b"1" * 16], pa.binary(16))
+    ),
     "sliced": pa.array(["cut", "a", "b", None, "cut"]).slice(1, 3),
 }
 TABLE = pa.table(ARRAYS)
@@ -133,17 +139,27 @@ def test_equal_contents_have_equal_stored_forms() -> None:
     assert encode({"a": 1}, TABLE) == encode({"a": 1}, TABLE)
 
 
-@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32()), pa.map_(pa.int32(), pa.int32()), pa.time32("s")])
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.list_(pa.int32()), pa.map_(pa.int32(), pa.int32()), pa.time32("s")]
+)
 def test_arrays_that_are_not_valid_are_found(kind: pa.DataType) -> None:
     """The checksum is right, but the arrays are invalid: offsets beyond the items, text in a wrong encoding."""
     wrong = pa.py_buffer(np.array([0, 100_000, 1], np.int32))
     if kind == pa.time32("s"):
-        broken: pa.Array = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([-1], np.int32))])
+        broken: pa.Array = pa.Array.from_buffers(
+            kind, 1, [None, pa.py_buffer(np.array([-1], np.int32))]
+        )
     elif kind == pa.string():
-        broken = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+        broken = pa.Array.from_buffers(
+            kind, 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
+        )
     else:
         items = pa.array([1], pa.int32())
-        child = items if pa.types.is_list(kind) else pa.StructArray.from_arrays([items] * 2, names=["key", "value"])
+        child = (
+            items
+            if pa.types.is_list(kind)
+            else pa.StructArray.from_arrays([items] * 2, names=["key", "value"])
+        )
         broken = pa.Array.from_buffers(kind, 2, [None, wrong], children=[child])
     with pytest.raises(CheckpointError, match="computed again"):
         decode(encode({}, pa.table({"x": broken})))

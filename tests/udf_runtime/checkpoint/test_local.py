@@ -31,7 +31,11 @@ def test_objects_are_put_found_and_deleted(objects: LocalObjects) -> None:
     assert objects.list("") == objects.list("a") == objects.list("a/") == ["a/b/c", "a/d"]
     assert objects.list("a/b") == ["a/b/c"]
     assert objects.list("a/d") == objects.list("a/d/e") == []
-    assert (objects.get("a/b/c"), objects.get("a/d"), objects.get("a"[:1] + "/d/e")) == (b"one", b"three", None)
+    assert (objects.get("a/b/c"), objects.get("a/d"), objects.get("a"[:1] + "/d/e")) == (
+        b"one",
+        b"three",
+        None,
+    )
     objects.delete("a/b/c")
     objects.delete("a/b/c")
     assert objects.get("a/b/c") is None
@@ -107,7 +111,9 @@ def test_readers_never_see_a_part(objects: LocalObjects) -> None:
     assert objects.list("") == ["k/x"]
 
 
-def test_a_writer_and_a_deleter_of_the_last_file_do_not_trip_each_other(objects: LocalObjects) -> None:
+def test_a_writer_and_a_deleter_of_the_last_file_do_not_trip_each_other(
+    objects: LocalObjects,
+) -> None:
     failures: list[BaseException] = []
 
     def churn(name: str) -> None:
@@ -130,10 +136,16 @@ def test_a_killed_writer_leaves_nothing_that_counts(objects: LocalObjects) -> No
     objects.put("k/whole", b"x")
     code = "import sys; from udf_runtime.checkpoint import LocalObjects; o = LocalObjects(sys.argv[1]); d = b'x' * (64 << 20)\n"
     code += "print('ready', flush=True)\nwhile True: o.put('k/big', d)"
-    with subprocess.Popen([sys.executable, "-c", code, objects.root], stdout=subprocess.PIPE) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, objects.root], stdout=subprocess.PIPE
+    ) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        while not (temporary_files := [name for name in os.listdir(f"{objects.root}/k") if name.startswith(".")]):
+        while not (
+            temporary_files := [
+                name for name in os.listdir(f"{objects.root}/k") if name.startswith(".")
+            ]
+        ):
             time.sleep(0.001)
         writer.send_signal(signal.SIGKILL)
     for name in temporary_files:

@@ -66,7 +66,9 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore(LocalObjects(str(tmp_path)))
 
 
-def write(store: CheckpointStore, rows: Any, *, key=KEY, source=SOURCE, job="job") -> CheckpointEntry:
+def write(
+    store: CheckpointStore, rows: Any, *, key=KEY, source=SOURCE, job="job"
+) -> CheckpointEntry:
     offsets = pa.array(list(rows), pa.int64())
     values = pa.array([None if row % 5 == 0 else row * 2 for row in rows], pa.int64())
     return store.write(key, source, job_id=job, offsets=offsets, values=values)
@@ -99,15 +101,23 @@ def test_offsets_and_values_come_back(rows: set[int], kind: pa.DataType) -> None
 def test_every_type_of_value_comes_back_as_one_array(store: CheckpointStore) -> None:
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(8, dtype=np.float32)), 4)
     structs = pa.array([{"a": 1, "b": None}, None])
-    extension = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, None], pa.binary(16)))
+    extension = pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([b"0" * 16, None], pa.binary(16))
+    )
     for values in (vectors, structs, extension, pa.nulls(2), pa.array(["cut", "a", None]).slice(1)):
         entry = store.write(KEY, SOURCE, job_id="j", offsets=pa.array([4, 9]), values=values)
         content = store.read(entry, KEY, SOURCE)
         assert content is not None and isinstance(content[1], pa.Array)
         assert content[1].equals(values) and content[1].type == values.type
-    entry = store.write(KEY, SOURCE, job_id="j", offsets=pa.array([], pa.int64()), values=vectors.slice(0, 0))
+    entry = store.write(
+        KEY, SOURCE, job_id="j", offsets=pa.array([], pa.int64()), values=vectors.slice(0, 0)
+    )
     content = store.read(entry, KEY, SOURCE)
-    assert content is not None and content[1].type == vectors.type and len(content[0]) == len(content[1]) == 0
+    assert (
+        content is not None
+        and content[1].type == vectors.type
+        and len(content[0]) == len(content[1]) == 0
+    )
 
 
 def test_only_the_same_key_and_source_find_an_entry(store: CheckpointStore) -> None:
@@ -125,7 +135,9 @@ def test_only_the_same_key_and_source_find_an_entry(store: CheckpointStore) -> N
 def test_two_writers_of_one_range_do_not_clash(store: CheckpointStore) -> None:
     first, second = write(store, range(10)), write(store, range(10))
     assert first.path != second.path
-    assert sorted(store.find(KEY, SOURCE), key=lambda e: e.path) == sorted([first, second], key=lambda e: e.path)
+    assert sorted(store.find(KEY, SOURCE), key=lambda e: e.path) == sorted(
+        [first, second], key=lambda e: e.path
+    )
     store.delete(first)
     store.delete(first)
     assert rows_of(store, second) == list(range(10))
@@ -154,13 +166,21 @@ def test_references_to_column_files_of_several_fragments_come_back(store: Checkp
     assert store.read_reference(reference, KEY, SOURCE) == reference_to("x.lance")
     assert store.read_reference(elsewhere, KEY, ELSEWHERE) == reference_to("y.lance")
     assert store.column_files() == {"x.lance", "y.lance"}
-    assert store.column_files(keep=lambda key, source: (key, source) == (KEY.digest, SOURCE)) == {"x.lance"}
+    assert store.column_files(keep=lambda key, source: (key, source) == (KEY.digest, SOURCE)) == {
+        "x.lance"
+    }
     store.delete(group)
     assert store.find_all(KEY) == {SOURCE: [values]} and store.column_files() == set()
 
 
 def test_a_reference_of_an_earlier_release_comes_back(store: CheckpointStore) -> None:
-    header = {"kind": "reference", "key": KEY.digest, "source": SOURCE, "job": "j", **reference_to("x.lance")}
+    header = {
+        "kind": "reference",
+        "key": KEY.digest,
+        "source": SOURCE,
+        "job": "j",
+        **reference_to("x.lance"),
+    }
     path = f"checkpoints/{KEY.digest}/{SOURCE}/file.j.0123456789abcdef.ref"
     store.objects.put(path, encode(header, pa.table({})))
     (entry,) = store.find(KEY, SOURCE)
@@ -171,24 +191,42 @@ def test_a_reference_of_an_earlier_release_comes_back(store: CheckpointStore) ->
     assert store.read_reference(entry, KEY, SOURCE) is None
 
 
-def test_damaged_references_are_none(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_references_are_none(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
     group = store.write_references(KEY, {SOURCE: reference_to("x.lance")}, job_id="j")
     file = file_of(store, group)
     payload = file.read_bytes()
     file.write_bytes(payload[:-1])
     assert store.find_all(KEY) == {} and store.column_files() == set()
-    header = {"kind": "references", "key": KEY.digest, "source": "", "job": "j", "references": [{"source": SOURCE}, 7]}
+    header = {
+        "kind": "references",
+        "key": KEY.digest,
+        "source": "",
+        "job": "j",
+        "references": [{"source": SOURCE}, 7],
+    }
     file.write_bytes(encode(header, pa.table({})))
     assert store.find_all(KEY) == {}
     assert group.path in caplog.text
 
 
-@pytest.mark.parametrize("forged", [{"data_file": ["x"]}, {"size_bytes": "x"}, {"rows": "x"}, {"context": 1}])
+@pytest.mark.parametrize(
+    "forged", [{"data_file": ["x"]}, {"size_bytes": "x"}, {"rows": "x"}, {"context": 1}]
+)
 def test_references_of_other_types_are_none(store: CheckpointStore, forged: dict[str, Any]) -> None:
     """The checksum of a forged entry is right."""
     body = {"source": SOURCE, **reference_to("x.lance"), **forged}
-    header = {"kind": "references", "key": KEY.digest, "source": "", "job": "j", "references": [body]}
-    store.objects.put(f"checkpoints/{KEY.digest}/files.j.0123456789abcdef.ref", encode(header, pa.table({})))
+    header = {
+        "kind": "references",
+        "key": KEY.digest,
+        "source": "",
+        "job": "j",
+        "references": [body],
+    }
+    store.objects.put(
+        f"checkpoints/{KEY.digest}/files.j.0123456789abcdef.ref", encode(header, pa.table({}))
+    )
     assert store.find_all(KEY) == {} and store.column_files() == set()
 
 
@@ -197,7 +235,9 @@ def file_of(store: CheckpointStore, entry: CheckpointEntry) -> Path:
     return Path(store.objects.root, entry.path)
 
 
-def test_an_entry_that_is_gone_is_not_there(store: CheckpointStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entry_that_is_gone_is_not_there(
+    store: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
     entry = write(store, range(10))
     store.delete(entry)
     assert store.read(entry, KEY, SOURCE) is None
@@ -205,9 +245,12 @@ def test_an_entry_that_is_gone_is_not_there(store: CheckpointStore, caplog: pyte
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"x" * len(b), lambda b: b + b"x"]
+    "damage",
+    [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"x" * len(b), lambda b: b + b"x"],
 )
-def test_a_damaged_entry_is_not_used_and_said_so_once(store, damage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_entry_is_not_used_and_said_so_once(
+    store, damage, caplog: pytest.LogCaptureFixture
+) -> None:
     entry = write(store, range(10))
     file = file_of(store, entry)
     file.write_bytes(damage(file.read_bytes()))
@@ -219,14 +262,20 @@ def test_a_damaged_entry_is_not_used_and_said_so_once(store, damage, caplog: pyt
 def test_an_entry_of_another_key_source_or_job_is_not_used(store: CheckpointStore, caplog) -> None:
     entry = write(store, range(10))
     payload = file_of(store, entry).read_bytes()
-    for key, source, job in [(OTHER_KEY, SOURCE, "job"), (KEY, ELSEWHERE, "job"), (KEY, SOURCE, "thief")]:
+    for key, source, job in [
+        (OTHER_KEY, SOURCE, "job"),
+        (KEY, ELSEWHERE, "job"),
+        (KEY, SOURCE, "thief"),
+    ]:
         foreign = write(store, range(10), key=key, source=source, job=job)
         file_of(store, foreign).write_bytes(payload)
         assert store.read(foreign, key, source) is None
     assert caplog.text.count("belongs to something else") == 3
 
 
-def test_a_file_under_a_name_that_says_something_else_is_not_used(store: CheckpointStore, caplog) -> None:
+def test_a_file_under_a_name_that_says_something_else_is_not_used(
+    store: CheckpointStore, caplog
+) -> None:
     entry = write(store, range(10))
     path = entry.path.replace("/0-10.10.", "/0-20.10.")
     os.rename(file_of(store, entry), Path(file_of(store, entry).parent, path.rpartition("/")[2]))
@@ -238,7 +287,15 @@ def test_a_file_under_a_name_that_says_something_else_is_not_used(store: Checkpo
 
 def test_a_well_formed_file_of_other_columns_is_not_used(store: CheckpointStore, caplog) -> None:
     entry = write(store, range(10))
-    header = {"kind": "values", "key": KEY.digest, "source": SOURCE, "job": "job", "start": 0, "stop": 10, "rows": 10}
+    header = {
+        "kind": "values",
+        "key": KEY.digest,
+        "source": SOURCE,
+        "job": "job",
+        "start": 0,
+        "stop": 10,
+        "rows": 10,
+    }
     file_of(store, entry).write_bytes(encode(header, pa.table({"values": list(range(10))})))
     assert store.read(entry, KEY, SOURCE) is None
     assert store.read_reference(replace(entry, kind="reference"), KEY, SOURCE) is None
@@ -267,9 +324,17 @@ def test_other_files_in_the_folder_are_not_entries(store: CheckpointStore) -> No
         ([None, 1, 2], "NULL"),
     ],
 )
-def test_offsets_that_do_not_fit_are_refused(store: CheckpointStore, offsets: list[int], message: str) -> None:
+def test_offsets_that_do_not_fit_are_refused(
+    store: CheckpointStore, offsets: list[int], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        store.write(KEY, SOURCE, job_id="j", offsets=pa.array(offsets, pa.int64()), values=pa.array([1, 2, 3]))
+        store.write(
+            KEY,
+            SOURCE,
+            job_id="j",
+            offsets=pa.array(offsets, pa.int64()),
+            values=pa.array([1, 2, 3]),
+        )
 
 
 def test_a_job_id_that_makes_no_file_name_is_refused(store: CheckpointStore) -> None:
@@ -299,7 +364,9 @@ def test_a_cleanup_takes_what_is_not_kept_and_nothing_else(store: CheckpointStor
     write(store, range(3), source=ELSEWHERE)
     doomed = write(store, range(3), key=OTHER_KEY)
     (file_of(store, doomed).parent / "stray").write_bytes(b"x")
-    kept_files = store.write_references(KEY, {s: reference_to("x.lance") for s in (SOURCE, ELSEWHERE)}, job_id="j")
+    kept_files = store.write_references(
+        KEY, {s: reference_to("x.lance") for s in (SOURCE, ELSEWHERE)}, job_id="j"
+    )
     store.write_references(KEY, {ELSEWHERE: reference_to("y.lance")}, job_id="j")
     requests: list[tuple[str, str]] = []
 
@@ -308,7 +375,9 @@ def test_a_cleanup_takes_what_is_not_kept_and_nothing_else(store: CheckpointStor
         return (key, source) == (KEY.digest, SOURCE)
 
     assert store.cleanup(keep=keep) == 4
-    assert sorted(requests) == sorted([(KEY.digest, SOURCE), (KEY.digest, ELSEWHERE), (OTHER_KEY.digest, SOURCE)])
+    assert sorted(requests) == sorted(
+        [(KEY.digest, SOURCE), (KEY.digest, ELSEWHERE), (OTHER_KEY.digest, SOURCE)]
+    )
     assert [entry for entry in store.list_entries(KEY) if entry.kind == "values"] == kept_entries
     assert store.column_files() == {"x.lance"} and kept_files in store.list_entries(KEY)
     assert store.find_all(OTHER_KEY) == {}
@@ -327,5 +396,7 @@ def test_ranges_without_gaps_need_no_room_for_offsets() -> None:
     objects = Memory()
     store = CheckpointStore(objects)
     values = pa.array([True] * 10_000)
-    dense = store.write(KEY, SOURCE, job_id="j", offsets=pa.array(range(10_000), pa.int64()), values=values)
+    dense = store.write(
+        KEY, SOURCE, job_id="j", offsets=pa.array(range(10_000), pa.int64()), values=values
+    )
     assert len(objects.found[dense.path]) < 1_000

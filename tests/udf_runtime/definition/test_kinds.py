@@ -61,8 +61,12 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("func", "kind", "columns"), KINDS, ids=lambda v: getattr(v, "__name__", str(v)))
-def test_the_annotations_tell_the_kind_and_the_inputs(func: Callable[..., object], kind: Kind, columns):
+@pytest.mark.parametrize(
+    ("func", "kind", "columns"), KINDS, ids=lambda v: getattr(v, "__name__", str(v))
+)
+def test_the_annotations_tell_the_kind_and_the_inputs(
+    func: Callable[..., object], kind: Kind, columns
+):
     kind_udf = udf(func, data_type=F32)
     assert kind_udf.kind is kind
     assert kind_udf.input_columns == columns
@@ -70,14 +74,20 @@ def test_the_annotations_tell_the_kind_and_the_inputs(func: Callable[..., object
     assert tuple(p.name for p in kind_udf.parameters) == (columns or ("rows",))
 
 
-@pytest.mark.parametrize("func", [func for func, kind, _ in KINDS if kind.vectorised], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "func", [func for func, kind, _ in KINDS if kind.vectorised], ids=lambda f: f.__name__
+)
 def test_a_vector_kind_without_data_type_is_refused(func: Callable[..., object]):
     with pytest.raises(UdfDefinitionError, match=r"cannot be inferred.* Pass data_type="):
         udf(func)
 
 
 def test_kinds_tell_whether_they_iterate_and_compute_many_rows():
-    assert [k for k in Kind if k.iterates] == [Kind.ARROW_ITER, Kind.PANDAS_ITER, Kind.RECORD_BATCH_ITER]
+    assert [k for k in Kind if k.iterates] == [
+        Kind.ARROW_ITER,
+        Kind.PANDAS_ITER,
+        Kind.RECORD_BATCH_ITER,
+    ]
     assert [k for k in Kind if not k.vectorised] == [Kind.SCALAR, Kind.CHUNKS]
     assert [k for k in Kind if k.makes_rows] == [Kind.CHUNKS, Kind.TABLE]
 
@@ -85,7 +95,10 @@ def test_kinds_tell_whether_they_iterate_and_compute_many_rows():
 def test_a_scalar_udf_infers_its_types():
     scalar_udf = udf(scalar)
     assert scalar_udf.data_type == pa.float64()
-    assert scalar_udf.parameters == (Parameter(name="a", type=pa.int64()), Parameter(name="b", type=pa.string()))
+    assert scalar_udf.parameters == (
+        Parameter(name="a", type=pa.int64()),
+        Parameter(name="b", type=pa.string()),
+    )
 
 
 def test_data_type_overrides_the_annotation():
@@ -104,9 +117,25 @@ def test_parameters_tell_how_their_values_arrive():
     ) -> int: ...
 
     form_udf = udf(forms)
-    assert [p.form for p in form_udf.parameters] == ["value", "list", "numpy", "numpy", "blob", "blob", "list"]
+    assert [p.form for p in form_udf.parameters] == [
+        "value",
+        "list",
+        "numpy",
+        "numpy",
+        "blob",
+        "blob",
+        "list",
+    ]
     types = [p.type for p in form_udf.parameters]
-    assert types == [None, pa.list_(pa.int64()), None, pa.list_(F32), None, None, pa.list_(pa.float64(), 3)]
+    assert types == [
+        None,
+        pa.list_(pa.int64()),
+        None,
+        pa.list_(F32),
+        None,
+        None,
+        pa.list_(pa.float64(), 3),
+    ]
 
 
 def test_an_io_class_is_a_blob_too():
@@ -137,8 +166,16 @@ def test_columns_work_with_vector_kinds_and_take_a_type_of_the_same_fields():
     def stream(a: Iterator[pa.RecordBatch]) -> Iterator[Columns[Size]]: ...
 
     narrow = pa.struct([("height", pa.int32()), ("width", F32)])
-    assert (udf(vector).kind, udf(vector).data_type, udf(vector).is_columns) == (Kind.ARROW, SIZE, True)
-    assert (udf(stream).kind, udf(stream).data_type, udf(stream).is_columns) == (Kind.RECORD_BATCH_ITER, SIZE, True)
+    assert (udf(vector).kind, udf(vector).data_type, udf(vector).is_columns) == (
+        Kind.ARROW,
+        SIZE,
+        True,
+    )
+    assert (udf(stream).kind, udf(stream).data_type, udf(stream).is_columns) == (
+        Kind.RECORD_BATCH_ITER,
+        SIZE,
+        True,
+    )
     assert udf(vector, data_type=narrow).data_type == narrow
     with pytest.raises(UdfDefinitionError, match="height, width"):
         udf(vector, data_type=pa.struct([("other", pa.int32())]))
@@ -148,7 +185,10 @@ def annotated(parameters: dict[str, object], result: object) -> Callable[..., ob
     names = ", ".join(parameters)
     scope: dict[str, typing.Any] = {}
     exec(f"def f({names}): ...", scope)
-    scope["f"].__annotations__ = {**{n.strip("*"): a for n, a in parameters.items()}, "return": result}
+    scope["f"].__annotations__ = {
+        **{n.strip("*"): a for n, a in parameters.items()},
+        "return": result,
+    }
     return scope["f"]  # type: ignore[no-any-return]
 
 
@@ -177,7 +217,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("parameters", "result", "reason"), WRONG, ids=str)
-def test_a_signature_that_cannot_work_is_refused(parameters: dict[str, object], result: object, reason: str):
+def test_a_signature_that_cannot_work_is_refused(
+    parameters: dict[str, object], result: object, reason: str
+):
     with pytest.raises(UdfDefinitionError, match=reason) as caught:
         udf(annotated(parameters, result), data_type=F32)
     assert "UDF 'f'" in str(caught.value)
@@ -189,9 +231,14 @@ def test_an_iterator_over_tuples_of_any_length_takes_as_many_columns_as_are_give
 
 
 def test_a_scalar_udf_needs_the_type_of_its_result():
-    with pytest.raises(UdfDefinitionError, match=r"The result has no annotation\. Place: UDF '.*'\. Annotate it"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"The result has no annotation\. Place: UDF '.*'\. Annotate it"
+    ):
         udf(lambda a: a)
-    with pytest.raises(UdfDefinitionError, match=r"list of the result of UDF 'f' has no Arrow type.*Pass data_type="):
+    with pytest.raises(
+        UdfDefinitionError,
+        match=r"list of the result of UDF 'f' has no Arrow type.*Pass data_type=",
+    ):
         udf(annotated({"a": int}, list))
 
 
@@ -213,8 +260,15 @@ def test_an_async_function_returns_one_result_per_call():
     async def yields(a: int) -> int:
         yield a  # type: ignore[misc]
 
-    assert (udf(value).kind, udf(value).data_type, udf(value).is_async) == (Kind.SCALAR, pa.int64(), True)
-    assert (udf(array, data_type=F32).kind, udf(array, data_type=F32).is_async) == (Kind.ARROW, True)
+    assert (udf(value).kind, udf(value).data_type, udf(value).is_async) == (
+        Kind.SCALAR,
+        pa.int64(),
+        True,
+    )
+    assert (udf(array, data_type=F32).kind, udf(array, data_type=F32).is_async) == (
+        Kind.ARROW,
+        True,
+    )
     with pytest.raises(UdfDefinitionError, match="one result per call"):
         udf(stream, data_type=F32)
     with pytest.raises(UdfDefinitionError, match="cannot yield"):
@@ -236,7 +290,9 @@ def test_an_explicit_kind_and_type_overrule_annotations_that_cannot_be_resolved(
 
 
 def test_an_explicit_iterator_kind_takes_as_many_columns_as_are_given():
-    iterator_udf = UDF.define(lambda rows: rows, kind=Kind.PANDAS_ITER, data_type=F32, input_columns=["x", "y"])
+    iterator_udf = UDF.define(
+        lambda rows: rows, kind=Kind.PANDAS_ITER, data_type=F32, input_columns=["x", "y"]
+    )
     assert [p.name for p in iterator_udf.parameters] == ["rows_0", "rows_1"]
 
 

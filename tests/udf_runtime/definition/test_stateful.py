@@ -70,7 +70,9 @@ def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_com
     embed_udf = Embed(model="abc")
     payload = embed_udf.dumps()
     results: list[object] = []
-    threads = [threading.Thread(target=lambda: results.append(UDF.loads(payload).load())) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: results.append(UDF.loads(payload).load())) for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -157,7 +159,17 @@ def test_the_version_follows_the_class_and_the_arguments_however_they_are_given(
         return Scale
 
     assert define(1)(1, second=3).version == define(1)(second=3, first=1).version
-    assert len({define(1)(1).version, define(2)(1).version, define(1)(2).version, define(1)(1, 3).version}) == 4
+    assert (
+        len(
+            {
+                define(1)(1).version,
+                define(2)(1).version,
+                define(1)(2).version,
+                define(1)(1, 3).version,
+            }
+        )
+        == 4
+    )
 
 
 def test_a_callable_object_is_unpickled_and_set_up_once_per_process():
@@ -202,12 +214,18 @@ class Scale:
         "print(f(3), f.version, Scale(by=7).version)"
     )
     process = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", script, tmp_path / "udf"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     assert process.stdout.split() == ["21", scale_udf.version, scale_udf.version]
 
 
-def test_a_load_in_the_process_of_a_class_leaves_the_class_unchanged(monkeypatch: pytest.MonkeyPatch):
+def test_a_load_in_the_process_of_a_class_leaves_the_class_unchanged(
+    monkeypatch: pytest.MonkeyPatch,
+):
     notebook = types.ModuleType("notebook")
     monkeypatch.setitem(sys.modules, "notebook", notebook)
     exec("import pyarrow as pa\nclass Same:\n    def __call__(self, x: 'pa.Array') -> 'pa.Array':\n        return x", vars(notebook))  # fmt: skip

@@ -78,7 +78,9 @@ def test_a_wrong_number_of_columns_is_refused(columns: list[str], expected: str)
     reason = f"expects {expected} parameters but {len(columns)} input columns were given"
     with pytest.raises(UdfDefinitionError, match=reason):
         add.with_input_columns(columns)
-    with pytest.raises(UdfDefinitionError, match=r"expects 1 parameters but 2 input columns were given \(x, y\)"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"expects 1 parameters but 2 input columns were given \(x, y\)"
+    ):
         udf(double.load(), input_columns=["x", "y"])
 
 
@@ -129,7 +131,10 @@ def test_a_setting_that_cannot_work_is_refused(wrong: dict[str, object], reason:
     ids=str,
 )
 def test_a_setting_of_another_type_is_refused_by_name(wrong: dict[str, object]):
-    with pytest.raises(UdfDefinitionError, match=f"^The argument '{next(iter(wrong))}' has the wrong value .* Give "):
+    with pytest.raises(
+        UdfDefinitionError,
+        match=f"^The argument '{next(iter(wrong))}' has the wrong value .* Give ",
+    ):
         udf(double.load(), **wrong)  # type: ignore[arg-type]
 
 
@@ -146,7 +151,9 @@ def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
         gpu_udf = udf(double.load(), cuda=True)
     assert gpu_udf.num_gpus == 1.0
     assert caught[0].filename == __file__
-    assert udf(double.load(), error_handling=[Retry(OSError)]).on_error == ErrorPolicy.of([Retry(OSError)])
+    assert udf(double.load(), error_handling=[Retry(OSError)]).on_error == ErrorPolicy.of(
+        [Retry(OSError)]
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(UdfDefinitionError, match="are the same"):
@@ -157,11 +164,21 @@ def test_rows_of_calls_and_of_checkpoints_are_separate_settings():
     def f(a: pa.Array, b: pa.Array) -> pa.Array: ...
 
     sized = udf(f, data_type=pa.int8(), batch_size=7, checkpoint_size=9, prefetch_batches=3)
-    assert (sized.batch_size, sized.checkpoint_size, sized.prefetch_batches, sized.call_rows) == (7, 9, 3, 7)
+    assert (sized.batch_size, sized.checkpoint_size, sized.prefetch_batches, sized.call_rows) == (
+        7,
+        9,
+        3,
+        7,
+    )
     assert udf(f, data_type=pa.int8(), batch_size="auto").call_rows == 1
     assert udf(double.load(), batch_size=7).call_rows == 1
     assert sized.version == udf(f, data_type=pa.int8()).version
-    for wrong in ({"batch_size": 0}, {"batch_size": "most"}, {"prefetch_batches": 0}, {"sort_batch_by": 5}):
+    for wrong in (
+        {"batch_size": 0},
+        {"batch_size": "most"},
+        {"prefetch_batches": 0},
+        {"sort_batch_by": 5},
+    ):
         with pytest.raises(UdfDefinitionError, match=next(iter(wrong))):
             udf(f, data_type=pa.int8(), **wrong)  # type: ignore[arg-type]
 
@@ -173,19 +190,28 @@ def test_rows_are_sorted_by_an_input_whose_column_may_change():
     moved = by_column.with_input_columns(["y", "z"])
     assert moved.sort_key is not None
     assert moved.sort_key("first", "second") == "second"
-    with pytest.raises(UdfDefinitionError, match=r"sort_batch_by='z' .* is no input.*\(x, y\), or a function"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"sort_batch_by='z' .* is no input.*\(x, y\), or a function"
+    ):
         udf(f, data_type=pa.int8(), input_columns=["x", "y"], sort_batch_by="z")
     with pytest.raises(UdfDefinitionError, match="a call of UDF 'plain' gets one row"):
         udf(double.load(), name="plain", sort_batch_by="x")
     chunks = pa.struct([("a", pa.int8())])
     with pytest.raises(UdfDefinitionError, match="makes new rows"):
-        UDF.define(double.load(), kind=Kind.CHUNKS, data_type=chunks, settings=Settings(batch_size=5))
+        UDF.define(
+            double.load(), kind=Kind.CHUNKS, data_type=chunks, settings=Settings(batch_size=5)
+        )
 
 
 def test_settings_and_metadata_are_kept_and_belong_to_the_udf():
     metadata = {"owner": "me"}
     described_udf = udf(
-        double.load(), field_metadata=metadata, memory=5, min_checkpoint_size=1, max_checkpoint_size=2, task_size=9
+        double.load(),
+        field_metadata=metadata,
+        memory=5,
+        min_checkpoint_size=1,
+        max_checkpoint_size=2,
+        task_size=9,
     )
     metadata["owner"] = "you"
     assert described_udf.field_metadata == {"owner": "me"}
@@ -202,7 +228,11 @@ def test_the_version_follows_code_columns_and_type_but_not_the_settings():
         return udf(lambda a: a * by, **{"data_type": pa.int64(), **options})  # type: ignore[call-overload, no-any-return]
 
     first = define(2)
-    assert first.version == define(2).version == define(2, name="other", num_cpus=3, on_error=Skip()).version
+    assert (
+        first.version
+        == define(2).version
+        == define(2, name="other", num_cpus=3, on_error=Skip()).version
+    )
     other_udfs = [
         define(3),
         define(2, data_type=pa.int32()),
@@ -210,7 +240,11 @@ def test_the_version_follows_code_columns_and_type_but_not_the_settings():
         first.with_input_columns(["c"]),
     ]
     assert len({first.version, *(other_udf.version for other_udf in other_udfs)}) == 5
-    assert define(2, version="v").version == "v" == define(3, version="v").with_input_columns(["c"]).version
+    assert (
+        define(2, version="v").version
+        == "v"
+        == define(3, version="v").with_input_columns(["c"]).version
+    )
 
 
 def test_the_version_follows_a_helper_that_is_defined_again_and_stays_once_pickled():
@@ -240,7 +274,9 @@ def test_code_that_cannot_be_digested_is_an_error_at_the_definition():
     def f(a: int) -> int:
         return a if lock else 0
 
-    with pytest.raises(UdfDefinitionError, match=r"UDF 'f': function .*closure variable 'lock'.*Give version="):
+    with pytest.raises(
+        UdfDefinitionError, match=r"UDF 'f': function .*closure variable 'lock'.*Give version="
+    ):
         udf(f)
     assert udf(f, version="1").version == "1"
 
@@ -264,13 +300,20 @@ def test_a_udf_survives_pickling_with_its_version_and_gives_the_same_bytes_again
 
 def test_a_udf_runs_in_a_process_that_never_saw_its_module(tmp_path: Path):
     scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
-    exec("FACTOR = 5\ndef helper(x): return x * FACTOR\n@udf\ndef f(a: int) -> int:\n    return helper(a)", scope)
+    exec(
+        "FACTOR = 5\ndef helper(x): return x * FACTOR\n@udf\ndef f(a: int) -> int:\n    return helper(a)",
+        scope,
+    )
     scope_udf = scope["f"]
     assert isinstance(scope_udf, UDF)
     (tmp_path / "udf").write_bytes(scope_udf.dumps())
     script = "import sys\nfrom udf_runtime import UDF\nf = UDF.loads(open(sys.argv[1], 'rb').read())\nprint(f(3), f.version, f.kind.value)"
     process = subprocess.run(
-        [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-c", script, tmp_path / "udf"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     assert process.stdout.split() == ["15", scope_udf.version, "scalar"]
 
@@ -303,7 +346,10 @@ def size(image_id: int) -> Columns[Size]:
 
 
 def test_an_unpacked_udf_names_its_columns_with_a_prefix():
-    assert UnpackedUDF(size, prefix="img_").output_columns == (("height", "img_height"), ("width", "img_width"))
+    assert UnpackedUDF(size, prefix="img_").output_columns == (
+        ("height", "img_height"),
+        ("width", "img_width"),
+    )
     assert UnpackedUDF(size).output_columns == (("height", "height"), ("width", "width"))
     assert size(1) == (11, 21)
 
@@ -365,7 +411,12 @@ def test_a_table_function_is_decorated_with_its_schema_in_either_way():
     ids=str,
 )
 def test_a_type_that_no_column_can_be_filled_with_is_refused_at_any_depth(data_type, remedy):
-    for outer in (data_type, pa.list_(data_type), pa.struct({"f": data_type}), pa.map_(pa.string(), data_type)):
+    for outer in (
+        data_type,
+        pa.list_(data_type),
+        pa.struct({"f": data_type}),
+        pa.map_(pa.string(), data_type),
+    ):
         with pytest.raises(UdfDefinitionError, match=remedy):
             UDF.define(lambda x: None, data_type=outer, input_columns=["x"], name="f")
     with pytest.raises(UdfDefinitionError, match=remedy):

@@ -27,6 +27,8 @@ def test_a_file_that_vanishes_while_a_workspace_is_packed_is_named(
         return real(folder_or_file, *arguments) if files is None else files
 
     monkeypatch.setattr(archives, moment, vanish)
-    with pytest.raises(UdfDefinitionError, match=rf"workspace archive cannot be made: .*{vanishing}"):
+    with pytest.raises(
+        UdfDefinitionError, match=rf"workspace archive cannot be made: .*{vanishing}"
+    ):
         archives.workspace_archive(str(vanishing.parent), str(tmp_path))
     assert list(tmp_path.iterdir()) == [vanishing.parent]

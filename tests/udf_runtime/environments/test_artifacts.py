@@ -27,7 +27,9 @@ from udf_runtime.execute.isolation.process_registry import ProcessRegistry
 
 
 def listed(location: Path, name: str = "model") -> Artifact:
-    return list_artifact(Artifact(name=name, location=str(location)), fs.LocalFileSystem(), str(location))
+    return list_artifact(
+        Artifact(name=name, location=str(location)), fs.LocalFileSystem(), str(location)
+    )
 
 
 def copied(artifact: Artifact, folder: Path, most_bytes: int = 1 << 30) -> ArtifactCopy:
@@ -65,7 +67,9 @@ def make_udf(location: Path, **options: object) -> UDF:
 
 
 def with_listing(function: UDF) -> UDF:
-    return function.with_artifacts(tuple(listed(Path(artifact.location)) for artifact in function.artifacts))
+    return function.with_artifacts(
+        tuple(listed(Path(artifact.location)) for artifact in function.artifacts)
+    )
 
 
 def test_a_folder_and_a_file_are_copied_once_and_read_only(
@@ -77,7 +81,11 @@ def test_a_folder_and_a_file_are_copied_once_and_read_only(
         shutil.move(location, tmp_path / "away")  # a complete copy needs no source
         assert copied(artifact, tmp_path / "cache") == copy
         shutil.move(tmp_path / "away", location)
-        files = {path.relative_to(copy.path).as_posix(): path for path in Path(copy.path).rglob("*") if path.is_file()}
+        files = {
+            path.relative_to(copy.path).as_posix(): path
+            for path in Path(copy.path).rglob("*")
+            if path.is_file()
+        }
         if location == model:
             assert {name: path.read_bytes() for name, path in files.items()} == {
                 "weights.bin": b"weights",
@@ -85,7 +93,9 @@ def test_a_folder_and_a_file_are_copied_once_and_read_only(
                 "empty": b"",
             }
         else:
-            assert Path(copy.path).name == "weights.bin" and Path(copy.path).read_bytes() == b"weights"
+            assert (
+                Path(copy.path).name == "weights.bin" and Path(copy.path).read_bytes() == b"weights"
+            )
         assert not any(path.stat().st_mode & 0o222 for path in files.values())
 
 
@@ -94,27 +104,42 @@ def test_links_to_files_are_content_as_in_caches_of_models(model: Path, tmp_path
     shutil.move(model / "weights.bin", tmp_path / "blobs" / "abc")
     (model / "weights.bin").symlink_to("../blobs/abc")
     copy = Path(copied(listed(model), tmp_path / "cache").path)
-    assert (copy / "weights.bin").read_bytes() == b"weights" and not (copy / "weights.bin").is_symlink()
+    assert (copy / "weights.bin").read_bytes() == b"weights" and not (
+        copy / "weights.bin"
+    ).is_symlink()
 
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda path: path.write_bytes(b"WEIGHTS"), "'weights.bin' has another content than at its registration"),
+        (
+            lambda path: path.write_bytes(b"WEIGHTS"),
+            "'weights.bin' has another content than at its registration",
+        ),
         (lambda path: path.write_bytes(b"weight"), "'weights.bin' has 6 bytes instead of 7"),
         (lambda path: path.unlink(), "'weights.bin' is gone"),
     ],
 )
 def test_a_file_that_changed_after_its_registration_fails_by_name(
-    damage: Callable[[Path], object], reason: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Path], object],
+    reason: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     artifact = listed(model)
     damage(model / "weights.bin")
-    with pytest.raises(ArtifactError, match=f"'model' cannot be copied: the file {reason}.*Restore the file") as caught:
+    with pytest.raises(
+        ArtifactError, match=f"'model' cannot be copied: the file {reason}.*Restore the file"
+    ) as caught:
         copied(artifact, tmp_path / "cache")
     assert caught.value.location == str(model)
     parsed = ArtifactError.parse(str(caught.value))
-    assert (str(parsed), parsed.artifact, parsed.location) == (str(caught.value), "model", str(model))
+    assert (str(parsed), parsed.artifact, parsed.location) == (
+        str(caught.value),
+        "model",
+        str(model),
+    )
     assert not list((tmp_path / "cache").glob("artifact-*/"))  # no partial copy
     (model / "weights.bin").write_bytes(b"weights")
     with pytest.raises(ArtifactError, match="weights"):  # the failure counts for a minute
@@ -132,7 +157,9 @@ def test_a_copy_that_was_damaged_from_outside_is_made_again(model: Path, tmp_pat
     assert path.read_bytes() == b"weights"
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", "a//b", "a\\b", "", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../outside", "/etc/passwd", "a/../../b", "a//b", "a\\b", "", "a\0b"]
+)
 def test_a_name_that_leads_out_of_the_folder_is_refused(name: str):
     with pytest.raises(UdfDefinitionError, match="leads out of its folder"):
         ArtifactFile(path=name, size=1, sha256="0" * 64)
@@ -141,7 +168,9 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(name: str):
 def test_locations_without_files_and_with_too_many_are_refused(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    with pytest.raises(UdfDefinitionError, match=r"neither a file nor a folder. Location: .*missing"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"neither a file nor a folder. Location: .*missing"
+    ):
         listed(tmp_path / "missing")
     (tmp_path / "nothing").mkdir()
     with pytest.raises(UdfDefinitionError, match="has 0 files"):
@@ -154,11 +183,16 @@ def test_locations_without_files_and_with_too_many_are_refused(
 def start(code: str) -> subprocess.Popen[str]:
     imports = "from tests.udf_runtime.environments.test_artifacts import *\n"
     return subprocess.Popen(
-        [sys.executable, "-c", imports + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", imports + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
-def test_processes_at_once_copy_once_and_a_killed_copy_leaves_nothing_half_made(model: Path, tmp_path: Path):
+def test_processes_at_once_copy_once_and_a_killed_copy_leaves_nothing_half_made(
+    model: Path, tmp_path: Path
+):
     folder = tmp_path / "cache"
     # The copy hangs in a pipe in place of the file, until it is killed.
     artifact = listed(model)
@@ -181,7 +215,9 @@ print(copied(listed(Path({str(model)!r})), Path({str(folder)!r})).path)
     outputs = [process.communicate(timeout=60) for process in [start(code), start(code)]]
     (path,) = {out.strip() for out, _ in outputs}
     assert sum(text.count("machine_cache:copy of artifact 'model'") for _, text in outputs) == 1
-    assert (Path(path) / "weights.bin").read_bytes() == b"weights" and len(list(Path(path).rglob("*"))) == 4
+    assert (Path(path) / "weights.bin").read_bytes() == b"weights" and len(
+        list(Path(path).rglob("*"))
+    ) == 4
 
 
 def release(copy: ArtifactCopy) -> None:
@@ -213,7 +249,9 @@ def test_the_least_used_copies_are_removed_but_none_in_use(tmp_path: Path):
 def test_the_process_of_a_udf_holds_the_copy_after_its_parent_let_go(model: Path, tmp_path: Path):
     function, artifact = with_listing(make_udf(model)), listed(model)
     copy = copied(artifact, tmp_path / "cache")
-    with UdfRunner(function, processes=ProcessSpec(interpreter=Interpreter(copies=(copy,)))) as runner:
+    with UdfRunner(
+        function, processes=ProcessSpec(interpreter=Interpreter(copies=(copy,)))
+    ) as runner:
         (result,) = runner.run([pa.record_batch({"x": [1, 2]})])
         names, pid, place = result.values[0].as_py().split(" ")
         assert (names, place) == ("empty,sub,weights.bin", copy.path) and int(pid) != os.getpid()
@@ -233,7 +271,10 @@ def test_the_version_is_the_codes_and_the_contents(model: Path):
     first = with_listing(plain)
     assert first.version == f"{plain.code_version}+{first.version.partition('+')[2]}"
     assert (
-        with_listing(plain).version == UDF.loads(first.dumps()).version == first.pickle_once().version == first.version
+        with_listing(plain).version
+        == UDF.loads(first.dumps()).version
+        == first.pickle_once().version
+        == first.version
     )
     (model / "weights.bin").write_bytes(b"WEIGHTS")
     other = with_listing(plain)
@@ -288,27 +329,39 @@ class _OpenFile:
         return block
 
 
-def test_a_store_with_etags_is_listed_without_a_read_and_counts_by_them(model: Path, tmp_path: Path):
+def test_a_store_with_etags_is_listed_without_a_read_and_counts_by_them(
+    model: Path, tmp_path: Path
+):
     def listed_with(etag: str) -> Artifact:
         store = EtagStore(etag)
-        artifact = list_artifact(Artifact(name="m", location="s3://b/m"), store, str(model / "weights.bin"))
+        artifact = list_artifact(
+            Artifact(name="m", location="s3://b/m"), store, str(model / "weights.bin")
+        )
         assert store.reads == 0 and [file.sha256 for file in artifact.files] == [None]
         return artifact
 
     artifact = listed_with("1")
-    assert artifact.checksum == dataclasses.replace(artifact, location="s3://c/m").checksum != listed_with("2").checksum
+    assert (
+        artifact.checksum
+        == dataclasses.replace(artifact, location="s3://c/m").checksum
+        != listed_with("2").checksum
+    )
     # The file is written again, before the copy or during the copy, with the same size.
     for number, etags in enumerate((["2"], ["1", "2"])):
         cache = ArtifactCache(folder=str(tmp_path / f"cache{number}"))
         with pytest.raises(ArtifactError, match=r"'weights\.bin' has another content"):
-            cache.open(artifact, lambda etags=etags: (EtagStore(*etags), str(model / "weights.bin")))  # type: ignore[misc]
+            cache.open(
+                artifact, lambda etags=etags: (EtagStore(*etags), str(model / "weights.bin"))
+            )  # type: ignore[misc]
     copy = ArtifactCache(folder=str(tmp_path / "cache")).open(
         artifact, lambda: (EtagStore("1"), str(model / "weights.bin"))
     )
     assert Path(copy.path).read_bytes() == b"weights"
 
 
-def test_a_large_file_of_a_store_is_copied_in_parts(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_file_of_a_store_is_copied_in_parts(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(artifact_cache, "_PART_BYTES", 3)
     store, path = EtagStore("1"), str(model / "weights.bin")
     artifact = list_artifact(Artifact(name="m", location="s3://b/m"), store, path)
@@ -335,7 +388,9 @@ def test_each_content_has_an_instance_of_its_own_in_a_process(model: Path, tmp_p
 
 
 def test_artifacts_need_a_setup_that_takes_them():
-    with pytest.raises(UdfDefinitionError, match=r"no method gets their paths.*setup\(self, artifacts\)"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"no method gets their paths.*setup\(self, artifacts\)"
+    ):
         udf(artifacts={"model": "/m"}, data_type=pa.int64())(lambda x: x)
 
     class WithoutParameter:
@@ -352,7 +407,9 @@ def test_artifacts_need_a_setup_that_takes_them():
 
     with pytest.raises(UdfDefinitionError, match="does not take the artifacts"):
         udf(artifacts={"model": "/m"})(WithoutParameter)
-    with pytest.raises(UdfDefinitionError, match=r"has the parameter 'artifacts'.*has no artifacts"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"has the parameter 'artifacts'.*has no artifacts"
+    ):
         udf(WithParameter)
     for wrong in ({}, {"": "/m"}, {"model": " "}):
         with pytest.raises(UdfDefinitionError, match="no mapping of names to locations"):

@@ -20,7 +20,9 @@ from udf_runtime.environments.manifest import current_python
 
 def own(version: str) -> Manifest:
     """Returns a manifest without packages: its environment is made in a moment."""
-    return Manifest(name="own", version=version, python_version=current_python(), skip_site_packages=True)
+    return Manifest(
+        name="own", version=version, python_version=current_python(), skip_site_packages=True
+    )
 
 
 def test_a_python_that_does_not_start_in_time_is_the_reason(
@@ -34,8 +36,12 @@ def test_a_python_that_does_not_start_in_time_is_the_reason(
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("content", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"])
-def test_what_cannot_be_read_of_an_environment_is_made_anew(tmp_path: Path, objects: LocalObjects, content: str):
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"]
+)
+def test_what_cannot_be_read_of_an_environment_is_made_anew(
+    tmp_path: Path, objects: LocalObjects, content: str
+):
     cache, manifest = EnvironmentCache(folder=str(tmp_path)), own("odd")
     ready = Path(opened(cache, manifest, objects).folder or "", "environment.json")
     right = json.loads(ready.read_text())
@@ -65,7 +71,10 @@ except EnvironmentBuildError as error:
     print(error)
 """
     process = subprocess.run(
-        [sys.executable, "-c", code, own("full").to_json()], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, own("full").to_json()],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "File too large" in process.stdout and "Manifest: 'own'" in process.stdout
 

@@ -16,7 +16,9 @@ from udf_runtime.environments.variables import Variables
 from udf_runtime.errors import EnvironmentBuildError
 
 MANIFEST = Manifest(
-    name="own", skip_site_packages=True, python_version=f"{sys.version_info.major}.{sys.version_info.minor}"
+    name="own",
+    skip_site_packages=True,
+    python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
 )
 
 
@@ -26,7 +28,9 @@ def test_an_environment_is_made_beside_folders_of_others_that_have_locks(tmp_pat
         (tmp_path / name / "file").write_text("of others")
         (tmp_path / f"{name}.lock").write_text("")
     before = picture(tmp_path)
-    EnvironmentCache(folder=str(tmp_path), most_bytes=0).open(MANIFEST, LocalObjects("/nowhere"), Variables({}))
+    EnvironmentCache(folder=str(tmp_path), most_bytes=0).open(
+        MANIFEST, LocalObjects("/nowhere"), Variables({})
+    )
     assert before.items() <= picture(tmp_path).items()
 
 
@@ -37,4 +41,6 @@ def test_a_folder_that_others_may_write_to_is_refused(inner: bool, tmp_path: Pat
     (place / "environment.json").write_text('{"python": "/bin/false", "path": []}')
     os.chmod(place, 0o777)
     with pytest.raises(EnvironmentBuildError, match="belongs to another user, or others may write"):
-        EnvironmentCache(folder=str(tmp_path)).open(MANIFEST, LocalObjects("/nowhere"), Variables({}))
+        EnvironmentCache(folder=str(tmp_path)).open(
+            MANIFEST, LocalObjects("/nowhere"), Variables({})
+        )

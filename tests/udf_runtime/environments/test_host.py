@@ -36,7 +36,9 @@ pytestmark = pytest.mark.sample(1, tests=3)
 ROWS = pa.record_batch([pa.array([1, 2, 3], pa.int64())], names=["x"])
 
 
-def run(manifest: Manifest, interpreter: Interpreter, function: Callable[[int], str]) -> list[object]:
+def run(
+    manifest: Manifest, interpreter: Interpreter, function: Callable[[int], str]
+) -> list[object]:
     """Returns the results of a scalar function in an environment."""
     environment_udf = udf(data_type=pa.string(), input_columns=["x"], manifest=manifest)(function)
     with UdfRunner(environment_udf, processes=ProcessSpec(interpreter=interpreter)) as runner:
@@ -75,12 +77,16 @@ def test_two_versions_of_a_package_are_beside_each_other_and_see_nothing_of_ours
         interpreter = opened(cache, manifest, objects)
         assert run(manifest, interpreter, make_probe()) == [f"{version} {x}" for x in (1, 2, 3)]
         reports = run(
-            manifest, interpreter, sees("pyarrow", "udf_runtime", "pytest", "lance", "pyspark", "lance_spark")
+            manifest,
+            interpreter,
+            sees("pyarrow", "udf_runtime", "pytest", "lance", "pyspark", "lance_spark"),
         )
         assert set(reports) == {"pyarrow udf_runtime"}
 
 
-def test_an_environment_that_is_there_is_opened_at_once(cache: EnvironmentCache, wheels: Path, objects: LocalObjects):
+def test_an_environment_that_is_there_is_opened_at_once(
+    cache: EnvironmentCache, wheels: Path, objects: LocalObjects
+):
     manifest = probing(wheels, "lance-spark-probe==1.0")
     opened(cache, manifest, objects)
     before = names(cache)
@@ -103,7 +109,9 @@ print(time.perf_counter() - began)
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("installer", ["uv", "pip"])
-def test_processes_that_need_one_environment_at_once_make_it_once(tmp_path: Path, wheels: Path, installer: str):
+def test_processes_that_need_one_environment_at_once_make_it_once(
+    tmp_path: Path, wheels: Path, installer: str
+):
     manifest = probing(wheels, "lance-spark-needs==1.0")
     code = f"""
 import logging, sys
@@ -128,14 +136,28 @@ print(opened(EnvironmentCache(folder={str(tmp_path)!r}), Manifest.from_json(sys.
     outputs = [process.communicate(timeout=120) for process in processes]
     pythons = {out.strip() for out, _ in outputs}
     assert len(pythons) == 1 and os.path.exists(pythons.pop()), outputs
-    assert sum(text.count("INFO:udf_runtime.environments.machine_cache:environment ") for _, text in outputs) == 1
+    assert (
+        sum(
+            text.count("INFO:udf_runtime.environments.machine_cache:environment ")
+            for _, text in outputs
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("requirements", "reason", "hint"),
     [
-        (["no-such-package-of-lance-spark==1"], "no-such-package-of-lance-spark", "correct the name or the version"),
-        (["lance-spark-needs==1.0", "lance-spark-probe==2.0"], "lance-spark-probe", "correct the versions"),
+        (
+            ["no-such-package-of-lance-spark==1"],
+            "no-such-package-of-lance-spark",
+            "correct the name or the version",
+        ),
+        (
+            ["lance-spark-needs==1.0", "lance-spark-probe==2.0"],
+            "lance-spark-probe",
+            "correct the versions",
+        ),
         (
             ["lance-spark-foreign==1.0", "--only-binary :all:"],
             "lance-spark-foreign",
@@ -178,7 +200,11 @@ def test_an_index_that_cannot_be_reached_is_the_reason(
     cache: EnvironmentCache, objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    builder = Manifest.create_pip("far").pip(["lance-spark-probe==1.0"]).index_url("http://127.0.0.1:9/simple")
+    builder = (
+        Manifest.create_pip("far")
+        .pip(["lance-spark-probe==1.0"])
+        .index_url("http://127.0.0.1:9/simple")
+    )
     with pytest.raises(EnvironmentBuildError, match=r"127\.0\.0\.1:9") as caught:
         opened(cache, builder.build(), objects)
     assert "let the executors reach the index" in caught.value.hint
@@ -253,8 +279,13 @@ def guarded(index: IndexServer) -> Manifest:
 
 
 @pytest.mark.sample(1)
-def test_a_password_of_an_index_is_used_and_shown_nowhere(tmp_path: Path, index: IndexServer, objects: LocalObjects):
-    cache, variables = EnvironmentCache(folder=str(tmp_path / "c")), Variables({"INDEX_TOKEN": "t0ken-of-the-index"})
+def test_a_password_of_an_index_is_used_and_shown_nowhere(
+    tmp_path: Path, index: IndexServer, objects: LocalObjects
+):
+    cache, variables = (
+        EnvironmentCache(folder=str(tmp_path / "c")),
+        Variables({"INDEX_TOKEN": "t0ken-of-the-index"}),
+    )
     messages: list[str] = []
 
     def look() -> None:
@@ -308,7 +339,9 @@ EnvironmentCache(folder={str(tmp_path)!r}).open(
 
 
 @pytest.mark.long
-def test_the_least_used_environments_are_removed_but_none_in_use(tmp_path: Path, wheels: Path, objects: LocalObjects):
+def test_the_least_used_environments_are_removed_but_none_in_use(
+    tmp_path: Path, wheels: Path, objects: LocalObjects
+):
     folder = str(tmp_path / "small")
     code = f"""
 import sys
@@ -321,7 +354,11 @@ print("open", flush=True)
 sys.stdin.read()
 """
     first, second, third = (
-        Manifest.create_pip("m").pip(["lance-spark-probe==1.0"]).find_links([str(wheels)]).version(v).build()
+        Manifest.create_pip("m")
+        .pip(["lance-spark-probe==1.0"])
+        .find_links([str(wheels)])
+        .version(v)
+        .build()
         for v in "123"
     )
 
@@ -333,7 +370,10 @@ sys.stdin.read()
 
     def use(manifest: Manifest) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-c", code, manifest.to_json()], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, manifest.to_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout is not None and process.stdout.readline() == "open\n"
         return process
@@ -364,7 +404,11 @@ def test_an_environment_that_was_damaged_from_outside_is_made_again(
         pytest.raises(EnvironmentBuildError, match="cannot be started"),
     ):
         list(runner.run([ROWS]))
-    assert run(manifest, opened(cache, manifest, objects), make_probe()) == ["2.0 1", "2.0 2", "2.0 3"]
+    assert run(manifest, opened(cache, manifest, objects), make_probe()) == [
+        "2.0 1",
+        "2.0 2",
+        "2.0 3",
+    ]
 
 
 @pytest.mark.long
@@ -377,7 +421,9 @@ def test_numpy_1_gets_a_pyarrow_that_takes_it(cache: EnvironmentCache, objects: 
 
         return f"{np.__version__} {pa.array(np.array([x])).to_pylist()}"
 
-    assert run(manifest, opened(cache, manifest, objects), version) == [f"1.26.4 [{x}]" for x in (1, 2, 3)]
+    assert run(manifest, opened(cache, manifest, objects), version) == [
+        f"1.26.4 [{x}]" for x in (1, 2, 3)
+    ]
 
 
 OTHER_PYTHON = next((release for release in ("3.12", "3.13", "3.11") if release != current_python() and (
@@ -389,8 +435,13 @@ OTHER_PYTHON = next((release for release in ("3.12", "3.13", "3.11") if release 
 def test_another_version_of_python_runs_functions_of_modules(
     cache: EnvironmentCache, objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    interpreter_folders = [*Path.home().glob(f".pyenv/versions/{OTHER_PYTHON}.*/bin"), Path("/usr/bin")]
-    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, interpreter_folders), os.environ["PATH"]]))
+    interpreter_folders = [
+        *Path.home().glob(f".pyenv/versions/{OTHER_PYTHON}.*/bin"),
+        Path("/usr/bin"),
+    ]
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([*map(str, interpreter_folders), os.environ["PATH"]])
+    )
     (tmp_path / "other_python.py").write_text(
         "import sys\ndef version(x: int) -> str:\n    return '%d.%d' % sys.version_info[:2]\n"
     )
@@ -398,11 +449,15 @@ def test_another_version_of_python_runs_functions_of_modules(
     import other_python  # type: ignore[import-not-found]
 
     builder = (
-        Manifest.create_pip("other").python_version(OTHER_PYTHON or "").py_modules([str(tmp_path / "other_python.py")])
+        Manifest.create_pip("other")
+        .python_version(OTHER_PYTHON or "")
+        .py_modules([str(tmp_path / "other_python.py")])
     )
     manifest = builder.build()
     archives.upload(manifest.archives, objects)
-    assert run(manifest, opened(cache, manifest, objects), other_python.version) == [OTHER_PYTHON] * 3
+    assert (
+        run(manifest, opened(cache, manifest, objects), other_python.version) == [OTHER_PYTHON] * 3
+    )
 
 
 def test_a_version_of_python_that_is_nowhere_is_the_reason(
@@ -421,7 +476,9 @@ def test_archives_go_through_the_store_in_parts_and_are_verified(
     package = tmp_path / "things"
     (package / "deep").mkdir(parents=True)
     (package / "__init__.py").write_text("from things.deep import NUMBER\n")
-    (package / "deep" / "__init__.py").write_text(f"NUMBER = 7\nNOISE = {os.urandom(3000).hex()!r}\n")
+    (package / "deep" / "__init__.py").write_text(
+        f"NUMBER = 7\nNOISE = {os.urandom(3000).hex()!r}\n"
+    )
     (package / "run.sh").write_text("echo run\n")
     (package / "run.sh").chmod(0o755)
     manifest = Manifest.create_pip("m").py_modules([str(package)]).build()
@@ -435,7 +492,9 @@ def test_archives_go_through_the_store_in_parts_and_are_verified(
 
         import things  # type: ignore[import-not-found]
 
-        ran = subprocess.run([things.__path__[0] + "/run.sh"], shell=True, capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [things.__path__[0] + "/run.sh"], shell=True, capture_output=True, text=True, check=True
+        )
         return f"{things.NUMBER} {ran.stdout}"
 
     assert run(manifest, opened(cache, manifest, objects), use) == ["7 run\n"] * 3
@@ -469,11 +528,17 @@ def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path, objects: 
         archive = Archive(sha256=hashlib.sha256(data).hexdigest(), size=len(data), role="modules")
         objects.put(unpacked.part_path(archive.sha256, 0), data)
         with pytest.raises(unpacked.ArchiveError, match="leads out of its folder"):
-            unpacked.unpack(archive, objects, str(tmp_path / f"to-{hashlib.md5(name.encode()).hexdigest()}"))
+            unpacked.unpack(
+                archive, objects, str(tmp_path / f"to-{hashlib.md5(name.encode()).hexdigest()}")
+            )
 
 
 def test_installed_packages_come_along_behind_those_of_the_manifest(
-    cache: EnvironmentCache, wheels: Path, objects: LocalObjects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cache: EnvironmentCache,
+    wheels: Path,
+    objects: LocalObjects,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     ours = tmp_path / "ours"
     ours.mkdir()
@@ -482,7 +547,9 @@ def test_installed_packages_come_along_behind_those_of_the_manifest(
     (ours / "extra.pth").write_text("extra\n")
     (ours / "extra" / "own_extra.py").write_text("")
     monkeypatch.setattr(archives, "_package_folders", lambda: [str(ours)])
-    manifest = Manifest.create_pip("site").pip(["pyarrow"]).allow_unpinned().upload_site_packages().build()
+    manifest = (
+        Manifest.create_pip("site").pip(["pyarrow"]).allow_unpinned().upload_site_packages().build()
+    )
     archives.upload(manifest.archives, objects, delete_local=True)
     interpreter = opened(cache, manifest, objects)
     reports = run(manifest, interpreter, sees("own_things", "own_extra", "pyarrow", "pytest"))
@@ -500,8 +567,12 @@ def test_without_installed_packages_a_udf_has_those_of_the_executor(
     (tmp_path / "project" / ".hidden.py").write_text("")
     workspace = archives.workspace_archive(str(tmp_path / "project"))
     archives.upload([workspace], objects)
-    manifest = Manifest(name="w", python_version=current_python(), archives=(workspace,), skip_site_packages=True)
-    reports = run(manifest, opened(cache, manifest, objects), sees("lance_spark_mine", "pytest", "lance"))
+    manifest = Manifest(
+        name="w", python_version=current_python(), archives=(workspace,), skip_site_packages=True
+    )
+    reports = run(
+        manifest, opened(cache, manifest, objects), sees("lance_spark_mine", "pytest", "lance")
+    )
     assert set(reports) == {"lance_spark_mine pytest lance"}
 
 
@@ -511,14 +582,22 @@ def test_what_is_written_of_an_environment_is_its_manifest(
     manifest = probing(wheels, "lance-spark-probe==1.0")
     folder = opened(cache, manifest, objects).folder
     stored_json = json.loads(Path(folder or "", "environment.json").read_text())
-    assert Manifest.from_dict(stored_json["manifest"]).checksum == manifest.checksum and stored_json["bytes"] > 1 << 20
+    assert (
+        Manifest.from_dict(stored_json["manifest"]).checksum == manifest.checksum
+        and stored_json["bytes"] > 1 << 20
+    )
 
 
 def test_a_new_wheel_of_another_version_of_the_manifest_is_another_environment(
     cache: EnvironmentCache, objects: LocalObjects, tmp_path: Path
 ):
     wheel(tmp_path, "lance_spark_later", "1.0")
-    builder = Manifest.create_pip("later").pip(["lance-spark-later"]).find_links([str(tmp_path)]).allow_unpinned()
+    builder = (
+        Manifest.create_pip("later")
+        .pip(["lance-spark-later"])
+        .find_links([str(tmp_path)])
+        .allow_unpinned()
+    )
     first = builder.build()
     wheel(tmp_path, "lance_spark_later", "1.1")
     second = builder.version("2").build()
@@ -535,7 +614,12 @@ def test_a_new_wheel_of_another_version_of_the_manifest_is_another_environment(
 def test_without_an_index_all_packages_come_from_the_folders(
     cache: EnvironmentCache, wheels: Path, objects: LocalObjects
 ):
-    builder = Manifest.create_pip("offline").pip(["lance-spark-probe==1.0"]).find_links([str(wheels)]).no_index()
+    builder = (
+        Manifest.create_pip("offline")
+        .pip(["lance-spark-probe==1.0"])
+        .find_links([str(wheels)])
+        .no_index()
+    )
     with pytest.raises(EnvironmentBuildError, match="pyarrow") as caught:
         opened(cache, builder.build(), objects)
     assert "lance-spark-probe" not in caught.value.reason.partition("pyarrow")[0]

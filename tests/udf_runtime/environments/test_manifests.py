@@ -19,13 +19,22 @@ from udf_runtime.environments.manifest import current_python
 from udf_runtime.environments.requirements import Requirements, check_manifest
 from udf_runtime.environments.variables import Variables, resolve
 
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\\#$"), min_size=1, max_size=20)
+texts = st.text(
+    st.characters(codec="utf-8", exclude_characters="\n\r\\#$"), min_size=1, max_size=20
+)
 
 
 @given(st.text(min_size=1), st.lists(texts), st.lists(texts), st.booleans(), texts)
-def test_a_manifest_is_stored_whole(name: str, pip: list[str], links: list[str], no_index: bool, version: str):
+def test_a_manifest_is_stored_whole(
+    name: str, pip: list[str], links: list[str], no_index: bool, version: str
+):
     manifest = Manifest(
-        name=name, pip=tuple(pip), find_links=tuple(links), no_index=no_index, version=version, python_version="3.11"
+        name=name,
+        pip=tuple(pip),
+        find_links=tuple(links),
+        no_index=no_index,
+        version=version,
+        python_version="3.11",
     )
     assert Manifest.from_json(manifest.to_json()) == manifest
     assert Manifest.from_dict(json.loads(manifest.to_json())).checksum == manifest.checksum
@@ -34,7 +43,12 @@ def test_a_manifest_is_stored_whole(name: str, pip: list[str], links: list[str],
 
 def test_the_checksum_is_of_what_makes_another_environment():
     def checksum(**more: object) -> str:
-        values = {"name": "a", "pip": ("x==1",), "python_version": "3.11", "created_at": "then"} | more
+        values = {
+            "name": "a",
+            "pip": ("x==1",),
+            "python_version": "3.11",
+            "created_at": "then",
+        } | more
         return Manifest(**values).checksum  # type: ignore[arg-type]
 
     same = {checksum(), checksum(name="b"), checksum(created_at="now"), checksum(created_by="me")}
@@ -53,7 +67,15 @@ def test_the_checksum_is_of_what_makes_another_environment():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", "{}", '{"format": 2}', '{"format": 1, "name": 3}', '{"format": 1, "pip": 5, "name": "x"}'],
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '{"format": 2}',
+        '{"format": 1, "name": 3}',
+        '{"format": 1, "pip": 5, "name": "x"}',
+    ],
 )
 def test_a_damaged_or_newer_manifest_is_refused(text: str):
     with pytest.raises(UdfDefinitionError, match=r"argument payload=.* manifest"):
@@ -62,7 +84,9 @@ def test_a_damaged_or_newer_manifest_is_refused(text: str):
 
 def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
     (tmp_path / "more.txt").write_text("toolz==1.0.0  # fast\n--extra-index-url https://b/simple\n")
-    (tmp_path / "requirements.txt").write_text("attrs==24.2.0 \\\n  ; python_version > '3'\n-r more.txt\n--no-index\n")
+    (tmp_path / "requirements.txt").write_text(
+        "attrs==24.2.0 \\\n  ; python_version > '3'\n-r more.txt\n--no-index\n"
+    )
     (tmp_path / "mine.py").write_text("X = 1\n")
     manifest = (
         Manifest.create_pip("deps")
@@ -76,7 +100,9 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         .build()
     )
     assert manifest.pip == ("attrs==24.2.0 ; python_version > '3'", "toolz==1.0.0")
-    assert manifest.index_url == "https://user:${TOKEN}@a/simple" and manifest.extra_index_urls == ("https://b/simple",)
+    assert manifest.index_url == "https://user:${TOKEN}@a/simple" and manifest.extra_index_urls == (
+        "https://b/simple",
+    )
     assert manifest.no_index and manifest.find_links == ("/wheels",) and manifest.version == "7"
     assert manifest.env_vars == ("MODE", "TOKEN") and manifest.python_version == current_python()
     assert [archive.role for archive in manifest.archives] == ["modules"]
@@ -92,15 +118,36 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         (lambda: Manifest.create_pip("x").pip("numpy"), "argument 'packages' has the wrong value"),
         (lambda: Manifest.create_pip("x").pip(["./here.whl"]).build(), "path of this machine"),
         (lambda: Manifest.create_pip("x").pip(["-e ."]).build(), "editable"),
-        (lambda: Manifest.create_pip("x").pip(["--target /tmp"]).build(), "cannot be done on executors"),
-        (lambda: Manifest.create_pip("x").pip(["a @ https://u:secret@h/a.whl"]).build(), r"password.*\$\{NAME\}"),
-        (lambda: Manifest.create_pip("x").index_url("https://token@h/simple"), "password or a token"),
-        (lambda: Manifest.create_pip("x").requirements_path("/nowhere.txt").build(), "cannot be read"),
-        (lambda: Manifest.create_pip("x").pip(["a==1"]).requirements_path("r.txt").build(), "set the same"),
-        (lambda: Manifest.create_pip("x").py_modules(["no_such_module_here"]).build(), "is no module here"),
+        (
+            lambda: Manifest.create_pip("x").pip(["--target /tmp"]).build(),
+            "cannot be done on executors",
+        ),
+        (
+            lambda: Manifest.create_pip("x").pip(["a @ https://u:secret@h/a.whl"]).build(),
+            r"password.*\$\{NAME\}",
+        ),
+        (
+            lambda: Manifest.create_pip("x").index_url("https://token@h/simple"),
+            "password or a token",
+        ),
+        (
+            lambda: Manifest.create_pip("x").requirements_path("/nowhere.txt").build(),
+            "cannot be read",
+        ),
+        (
+            lambda: Manifest.create_pip("x").pip(["a==1"]).requirements_path("r.txt").build(),
+            "set the same",
+        ),
+        (
+            lambda: Manifest.create_pip("x").py_modules(["no_such_module_here"]).build(),
+            "is no module here",
+        ),
         (lambda: Manifest.create_pip("x").python_version("3"), "minor version"),
         (lambda: Manifest.create_pip("x").env_vars(["A B"]), "cannot be an environment variable"),
-        (lambda: Manifest.create_pip("x").env_vars(["PYTHONPATH"]), "cannot be an environment variable"),
+        (
+            lambda: Manifest.create_pip("x").env_vars(["PYTHONPATH"]),
+            "cannot be an environment variable",
+        ),
         (lambda: Manifest.create_pip("x").env_vars({"A": 3}), "value of A in env_vars is int"),  # type: ignore[dict-item]
     ],
 )
@@ -150,7 +197,9 @@ def test_a_requirement_is_one_line(place: str, end: str):
         PLACES[place](f"https://host/a \\{end}--trusted-host elsewhere")
 
 
-@pytest.mark.parametrize("value", ["1\n--index-url https://elsewhere", "1 --hash x", "", "1\u2028"], ids=ascii)
+@pytest.mark.parametrize(
+    "value", ["1\n--index-url https://elsewhere", "1 --hash x", "", "1\u2028"], ids=ascii
+)
 def test_the_value_of_a_variable_adds_no_line_to_requirements(value: str):
     with pytest.raises(InstallError, match="environment variable V is empty or has white space"):
         _substitute(["pkg==${V}"], Variables({"V": value}))
@@ -169,20 +218,34 @@ def test_comments_blank_lines_and_continuations_change_no_requirement(names: lis
     plain, commented = Requirements(), Requirements()
     plain.add(names, where="pip")
     commented.add(
-        [line for name in names for line in ("", "# note", f"  {name[:1]}\\", f"{name[1:]}  # why")], where="pip"
+        [
+            line
+            for name in names
+            for line in ("", "# note", f"  {name[:1]}\\", f"{name[1:]}  # why")
+        ],
+        where="pip",
     )
     assert [line.replace(" ", "") for line in commented.pip] == plain.pip
 
 
-def test_values_of_variables_are_never_in_clear_but_where_they_are_used(monkeypatch: pytest.MonkeyPatch):
-    manifest = Manifest.create_pip("v").env_vars({"A": "secret-a", "B": lambda: "secret-b"}).add_env_var("C").build()
+def test_values_of_variables_are_never_in_clear_but_where_they_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    manifest = (
+        Manifest.create_pip("v")
+        .env_vars({"A": "secret-a", "B": lambda: "secret-b"})
+        .add_env_var("C")
+        .build()
+    )
     with pytest.raises(UdfDefinitionError, match="variable C has no value"):
         resolve(manifest)
     monkeypatch.setenv("C", "secret-c")
     values = resolve(manifest)
     assert values.in_clear() == {"A": "secret-a", "B": "secret-b", "C": "secret-c"}
     packed = pickle.dumps(values)
-    assert b"secret" not in packed and "secret" not in repr(values) + manifest.to_json() + repr(manifest)
+    assert b"secret" not in packed and "secret" not in repr(values) + manifest.to_json() + repr(
+        manifest
+    )
     assert pickle.loads(packed) == values and hash(pickle.loads(packed)) == hash(values)
     assert values.redact("of secret-a and secret-b") == "of *** and ***"
     assert values.shows_in(b"..secret-c..") and not Variables().shows_in(b"x")
@@ -204,22 +267,33 @@ LINES = st.lists(st.text(st.sampled_from("abcXYZ019+/=\"'\\\\ \té"), min_size=8
 
 
 @given(LINES, st.sampled_from(["\n", "\r\n", "\\n"]), st.sampled_from(sorted(PRINTED)))
-def test_no_line_of_a_value_is_shown_however_it_is_printed(lines: list[str], end: str, printed: str):
+def test_no_line_of_a_value_is_shown_however_it_is_printed(
+    lines: list[str], end: str, printed: str
+):
     values = Variables({"KEY": end.join([*lines, ""])})
     text = PRINTED[printed](values.in_clear()["KEY"])
     assert values.shows_in(text.encode())
     for redacted in (values.redact(text), "\n".join(map(values.redact, text.splitlines()))):
-        assert not any(form in redacted for line in lines for form in (line.strip(), repr(line)[1:-1].strip()))
+        assert not any(
+            form in redacted for line in lines for form in (line.strip(), repr(line)[1:-1].strip())
+        )
         assert "***" in redacted and not values.shows_in(redacted.encode())
 
 
 def test_a_key_within_a_json_value_is_hidden_by_its_lines():
     key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n"
-    for value in (json.dumps({"id": "me", "private_key": key}), json.dumps({"private_key": key}, indent=2)):
+    for value in (
+        json.dumps({"id": "me", "private_key": key}),
+        json.dumps({"private_key": key}, indent=2),
+    ):
         values = Variables({"ACCOUNT": value})
         for text in (json.loads(value)["private_key"], value, repr(value)):
             redacted = values.redact(f"it was {text}")
-            assert "MIIEvQ" not in redacted and "hkiG9w" not in redacted and redacted.startswith("it was ")
+            assert (
+                "MIIEvQ" not in redacted
+                and "hkiG9w" not in redacted
+                and redacted.startswith("it was ")
+            )
             assert values.shows_in(text.encode())
 
 
@@ -236,13 +310,15 @@ def test_a_function_of_another_python_version_has_to_come_from_a_module():
     def by_value(x: int) -> int:
         return x
 
-    with pytest.raises(UdfDefinitionError, match=r"compiled by Python .* asks for 3\.99.*py_modules"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"compiled by Python .* asks for 3\.99.*py_modules"
+    ):
         udf(data_type=pa.int64(), manifest=other_manifest)(by_value)
     import statistics
 
-    module_udf = udf(data_type=pa.float64(), input_columns=["x"], manifest=other_manifest, version="1")(
-        statistics.fmean
-    )
+    module_udf = udf(
+        data_type=pa.float64(), input_columns=["x"], manifest=other_manifest, version="1"
+    )(statistics.fmean)
     assert module_udf.manifest == other_manifest  # type: ignore[union-attr]
 
 
@@ -258,4 +334,6 @@ def test_a_udf_is_unpickled_without_its_code():
 
     needy_udf = udf(data_type=pa.int64(), manifest=Manifest.create_pip("x").build())(Needs)()
     copy = type(needy_udf).loads(needy_udf.dumps())
-    assert copy.manifest == needy_udf.manifest and copy.version == needy_udf.version and copy(1) == 2
+    assert (
+        copy.manifest == needy_udf.manifest and copy.version == needy_udf.version and copy(1) == 2
+    )

@@ -39,7 +39,8 @@ def make(
 def batches_of(*columns: Sequence[object] | pa.Array) -> list[pa.RecordBatch]:
     """Returns one batch per sequence, each with a column `x`."""
     return [
-        pa.record_batch({"x": column if isinstance(column, pa.Array) else pa.array(column, INT)}) for column in columns
+        pa.record_batch({"x": column if isinstance(column, pa.Array) else pa.array(column, INT)})
+        for column in columns
     ]
 
 

@@ -27,7 +27,9 @@ def items_of(argument) -> list[int | None]:
     return pa.array(argument, from_pandas=True).to_pylist()
 
 
-def doubling(kind: Kind, calls: list[list[int | None]], bad: frozenset[int] = frozenset(), **options):
+def doubling(
+    kind: Kind, calls: list[list[int | None]], bad: frozenset[int] = frozenset(), **options
+):
     """Returns a UDF that doubles values, logs the rows of its calls, and raises for bad values."""
 
     def double(argument) -> pa.Array:
@@ -47,7 +49,9 @@ def doubling(kind: Kind, calls: list[list[int | None]], bad: frozenset[int] = fr
 @pytest.mark.parametrize("kind", [*VECTOR_KINDS, *STREAM_KINDS])
 def test_a_call_has_batch_size_rows_of_a_single_batch(kind: Kind):
     calls: list[list[int | None]] = []
-    results = run(doubling(kind, calls, batch_size=3), *batches_of(range(7), [], range(2), range(3)))
+    results = run(
+        doubling(kind, calls, batch_size=3), *batches_of(range(7), [], range(2), range(3))
+    )
     assert [len(rows) for rows in calls] == [3, 3, 1, 2, 3]
     assert values_of(results) == [[0, 2, 4, 6, 8, 10, 12], [], [0, 2], [0, 2, 4]]
 
@@ -68,8 +72,13 @@ def test_a_child_process_cuts_its_batches(kind: Kind, tmp_path):
     def log_each(xs: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return map(log_sizes, xs)
 
-    udf = make(log_each if kind.iterates else log_sizes, kind, batch_size=4, sort_batch_by=pc.negate)
-    assert values_of(run(udf, *batches_of(range(10), range(2)), isolate=True)) == [list(range(10)), [0, 1]]
+    udf = make(
+        log_each if kind.iterates else log_sizes, kind, batch_size=4, sort_batch_by=pc.negate
+    )
+    assert values_of(run(udf, *batches_of(range(10), range(2)), isolate=True)) == [
+        list(range(10)),
+        [0, 1],
+    ]
     assert (tmp_path / "log").read_text() == "4 4 2 2 "
 
 
@@ -85,7 +94,9 @@ def test_rows_are_sorted_within_a_batch_and_values_return_in_order(kind: Kind):
 
 def test_a_column_sorts_rows_with_null_last():
     calls: list[list[int | None]] = []
-    results = run(doubling(Kind.ARROW, calls, batch_size=2, sort_batch_by="x"), *batches_of([3, None, 1, 2]))
+    results = run(
+        doubling(Kind.ARROW, calls, batch_size=2, sort_batch_by="x"), *batches_of([3, None, 1, 2])
+    )
     assert calls == [[1, 2], [3, None]]
     assert values_of(results) == [[6, None, 2, 4]]
 
@@ -120,7 +131,11 @@ def test_skipped_rows_cost_calls_of_their_own_batch_only(kind: Kind):
     assert failed_rows(result) == [5]
     assert [failure.message for failure in result.failures] == ["bad 5"]
     assert result.values.to_pylist() == [None if row == 5 else 2 * row for row in range(12)]
-    assert sum(rows == [0, 1, 2, 3] for rows in calls) == sum(rows == [8, 9, 10, 11] for rows in calls) == 1
+    assert (
+        sum(rows == [0, 1, 2, 3] for rows in calls)
+        == sum(rows == [8, 9, 10, 11] for rows in calls)
+        == 1
+    )
 
 
 def test_a_key_that_cannot_sort_ends_the_run_with_a_sentence():
@@ -136,7 +151,9 @@ def test_a_key_that_cannot_sort_ends_the_run_with_a_sentence():
 
 def test_threads_cut_their_batches_at_once():
     calls: list[list[int | None]] = []
-    with UdfRunner(doubling(Kind.ARROW, calls, batch_size=3, sort_batch_by=pc.negate), threads=4) as runner:
+    with UdfRunner(
+        doubling(Kind.ARROW, calls, batch_size=3, sort_batch_by=pc.negate), threads=4
+    ) as runner:
         results = list(runner.run(batches_of(*[range(10)] * 8)))
     assert values_of(results) == [[2 * row for row in range(10)]] * 8
     assert sorted(len(rows) for rows in calls) == [1] * 8 + [3] * 24
@@ -152,7 +169,11 @@ def test_an_automatic_size_keeps_the_best_throughput():
         clock_s += 0.1 + max(0, len(x) - 256) * 0.01  # a batch of 256 fits the model
         return x
 
-    results = run(make(work, Kind.ARROW, batch_size="auto"), *batches_of(*[range(5000)] * 3), clock=lambda: clock_s)
+    results = run(
+        make(work, Kind.ARROW, batch_size="auto"),
+        *batches_of(*[range(5000)] * 3),
+        clock=lambda: clock_s,
+    )
     assert sum(map(len, values_of(results))) == 15_000
     assert calls[:6] == [16] * 5 + [32]
     assert set(calls[:21]) == {16, 32, 64, 128, 256}
@@ -187,12 +208,20 @@ def test_runners_of_a_process_share_the_automatic_size():
     batch_size=st.one_of(st.none(), st.just("auto"), st.integers(1, 25)),
     sort_batch_by=st.sampled_from([None, "x", pc.negate, pc.abs]),
     bad=st.frozensets(st.integers(-9, 9), max_size=4),
-    on_error=st.sampled_from([[Skip(ValueError)], [Retry(ValueError, max_attempts=2), Skip(ValueError)]]),
+    on_error=st.sampled_from(
+        [[Skip(ValueError)], [Retry(ValueError, max_attempts=2), Skip(ValueError)]]
+    ),
 )
-def test_values_and_failures_are_those_of_the_function(kind, batches, batch_size, sort_batch_by, bad, on_error):
+def test_values_and_failures_are_those_of_the_function(
+    kind, batches, batch_size, sort_batch_by, bad, on_error
+):
     options = {"batch_size": batch_size, "sort_batch_by": sort_batch_by, "on_error": on_error}
     results = run(doubling(kind, [], bad, **options), *batches_of(*batches))
-    assert values_of(results) == [[None if x is None or x in bad else 2 * x for x in batch] for batch in batches]
+    assert values_of(results) == [
+        [None if x is None or x in bad else 2 * x for x in batch] for batch in batches
+    ]
     for result, batch in zip(results, batches, strict=True):
         assert failed_rows(result) == [row for row, x in enumerate(batch) if x in bad]
-        assert [failure.message for failure in result.failures] == [f"bad {x}" for x in batch if x in bad]
+        assert [failure.message for failure in result.failures] == [
+            f"bad {x}" for x in batch if x in bad
+        ]

@@ -57,7 +57,9 @@ def test_a_cost_of_a_udf_over_record_batches_gets_the_batch():
 
 @pytest.mark.parametrize("cost", [-1, "2", float("nan"), True])
 def test_a_wrong_cost_is_refused_at_the_definition(cost: Any):
-    with pytest.raises(UdfDefinitionError, match=r"cost=.* is neither a number|'cost' has the wrong value"):
+    with pytest.raises(
+        UdfDefinitionError, match=r"cost=.* is neither a number|'cost' has the wrong value"
+    ):
         size(cost)
 
 

@@ -51,11 +51,15 @@ def test_a_variable_names_the_devices(
 def test_nvidia_smi_lists_the_devices_and_is_asked_once(programs: Path):
     make_nvidia_smi(programs, 'echo "$@" >> "${0%/*}/asked"; echo 0; echo 1')
     assert list_devices() == list_devices() == ("0", "1")
-    assert (programs / "asked").read_text().splitlines() == ["--query-gpu=index --format=csv,noheader"]
+    assert (programs / "asked").read_text().splitlines() == [
+        "--query-gpu=index --format=csv,noheader"
+    ]
 
 
 @pytest.mark.parametrize("script", [None, "exit 9"])
-def test_the_folder_of_the_driver_counts_the_devices_without_nvidia_smi(script: str | None, programs: Path):
+def test_the_folder_of_the_driver_counts_the_devices_without_nvidia_smi(
+    script: str | None, programs: Path
+):
     if script is not None:
         make_nvidia_smi(programs, script)
     for name in ("0000:01:00.0", "0000:02:00.0"):

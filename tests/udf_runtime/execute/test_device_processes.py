@@ -68,7 +68,9 @@ def test_a_killed_process_frees_its_device():
         results = runner.run([ROWS] * 3)
         busy = int(next(results).values[0].as_py().partition(":")[0])
         os.kill(busy, signal.SIGKILL)
-        pids = {value.partition(":")[0] for result in results for value in result.values.to_pylist()}
+        pids = {
+            value.partition(":")[0] for result in results for value in result.values.to_pylist()
+        }
         assert str(busy) not in pids
 
 
@@ -84,7 +86,9 @@ time.sleep(600)
 def test_an_idle_process_of_another_session_makes_room():
     devices = request_of()
     session = subprocess.Popen(
-        [sys.executable, "-c", OTHER_SESSION, devices.candidates[0]], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", OTHER_SESSION, devices.candidates[0]],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert session.stdout is not None

@@ -24,7 +24,9 @@ from udf_runtime.execute.isolation.private_folder import open_private_folder
 def request_of(devices: int, share: float, *, assigned: bool = False) -> DeviceRequest:
     """Returns a request for devices that no other test has."""
     name = uuid.uuid4().hex
-    return DeviceRequest(candidates=tuple(f"{name}/{i}" for i in range(devices)), share=share, assigned=assigned)
+    return DeviceRequest(
+        candidates=tuple(f"{name}/{i}" for i in range(devices)), share=share, assigned=assigned
+    )
 
 
 def take_all(request: DeviceRequest) -> list[DeviceLease]:
@@ -54,7 +56,9 @@ def take_all(request: DeviceRequest) -> list[DeviceLease]:
         (1, 0.25, True, 4, 1),
     ],
 )
-def test_as_many_leases_as_fit_are_given(devices: int, share: float, assigned: bool, number: int, each: int):
+def test_as_many_leases_as_fit_are_given(
+    devices: int, share: float, assigned: bool, number: int, each: int
+):
     request = pickle.loads(pickle.dumps(request_of(devices, share, assigned=assigned)))
     leases = take_all(request)
     assert len(leases) == number
@@ -74,10 +78,22 @@ def test_as_many_leases_as_fit_are_given(devices: int, share: float, assigned: b
 
 def test_shares_of_different_sizes_add_up_and_the_least_used_device_comes_first():
     halves = request_of(2, 0.5)
-    whole, quarter = (DeviceRequest(candidates=halves.candidates, share=share) for share in (1.0, 0.25))
+    whole, quarter = (
+        DeviceRequest(candidates=halves.candidates, share=share) for share in (1.0, 0.25)
+    )
     first, second = halves.candidates
-    with halves.acquire(0) as one, halves.acquire(0) as two, quarter.acquire(0) as three, quarter.acquire(0) as four:
-        assert [lease.ids for lease in (one, two, three, four)] == [(first,), (second,), (first,), (second,)]
+    with (
+        halves.acquire(0) as one,
+        halves.acquire(0) as two,
+        quarter.acquire(0) as three,
+        quarter.acquire(0) as four,
+    ):
+        assert [lease.ids for lease in (one, two, three, four)] == [
+            (first,),
+            (second,),
+            (first,),
+            (second,),
+        ]
         assert take_all(whole) == []
         rest = take_all(quarter)
         assert [lease.ids for lease in rest] == [(first,), (second,)]
@@ -98,10 +114,15 @@ def use_devices(request: DeviceRequest, folder: str, rounds: int) -> None:
     """Takes a lease a number of times, and marks the device as in use until its release."""
     for _ in range(rounds):
         with request.acquire(wait_s=60) as lease:
-            marks = [os.path.join(folder, f"{device.rpartition('/')[2]}-{uuid.uuid4().hex}") for device in lease.ids]
+            marks = [
+                os.path.join(folder, f"{device.rpartition('/')[2]}-{uuid.uuid4().hex}")
+                for device in lease.ids
+            ]
             for mark in marks:
                 Path(mark).touch()
-                number = len([name for name in os.listdir(folder) if name[:2] == os.path.basename(mark)[:2]])
+                number = len(
+                    [name for name in os.listdir(folder) if name[:2] == os.path.basename(mark)[:2]]
+                )
                 if number * min(request.share, 1) > 1.000001:
                     os._exit(3)
             time.sleep(0.002)
@@ -110,9 +131,13 @@ def use_devices(request: DeviceRequest, folder: str, rounds: int) -> None:
 
 
 @pytest.mark.parametrize(("devices", "share"), [(1, 1.0), (2, 0.5), (3, 2.0)])
-def test_many_processes_at_once_never_share_more_than_a_device(devices: int, share: float, tmp_path: Path):
+def test_many_processes_at_once_never_share_more_than_a_device(
+    devices: int, share: float, tmp_path: Path
+):
     request, context = request_of(devices, share), multiprocessing.get_context("fork")
-    processes = [context.Process(target=use_devices, args=(request, str(tmp_path), 6)) for _ in range(6)]
+    processes = [
+        context.Process(target=use_devices, args=(request, str(tmp_path), 6)) for _ in range(6)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -123,7 +148,9 @@ def test_many_processes_at_once_never_share_more_than_a_device(devices: int, sha
 def test_the_death_of_the_process_frees_its_device_and_not_the_end_of_its_starter():
     request = request_of(1, 1)
     lease = request.acquire(0)
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=lease.descriptors)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=lease.descriptors
+    )
     lease.close()
     assert take_all(request) == []
     os.kill(process.pid, signal.SIGKILL)
@@ -148,7 +175,11 @@ def test_the_processes_on_devices_are_known_by_name_until_their_end():
     first.name_holder("/processes/first")
     second.name_holder("/processes/second")
     first_device = DeviceRequest(candidates=request.candidates[:1])
-    assert request.list_holders() == first_device.list_holders() == ["/processes/first", "/processes/second"]
+    assert (
+        request.list_holders()
+        == first_device.list_holders()
+        == ["/processes/first", "/processes/second"]
+    )
     assert DeviceRequest(candidates=request.candidates[1:]).list_holders() == []
     first.close()
     assert request.list_holders() == ["/processes/second"]
@@ -202,11 +233,15 @@ def test_a_folder_of_others_is_refused(plant, inner: bool, temporary_folder: Pat
     if inner:
         temporary_folder.mkdir(mode=0o700)
     plant(temporary_folder / "devices" if inner else temporary_folder)
-    with pytest.raises(PermissionError, match="belongs to another user, is a link, or others have access"):
+    with pytest.raises(
+        PermissionError, match="belongs to another user, is a link, or others have access"
+    ):
         request_of(1, 1).acquire(0)
 
 
-def test_a_folder_of_a_foreign_owner_is_refused(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_a_foreign_owner_is_refused(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     name = os.getuid() + 1
     monkeypatch.setattr(os, "getuid", lambda: name)
     with pytest.raises(PermissionError, match=f"lance-spark-{name} belongs to another user"):

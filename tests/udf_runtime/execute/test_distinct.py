@@ -23,7 +23,8 @@ from udf_runtime.execute.batches.distinct import DistinctCalls, encode_rows
 from udf_runtime.policies import Retry, Skip, skip_on_error
 
 SMALL_NAN, OTHER_NAN = (
-    struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)
+    struct.unpack("<d", struct.pack("<Q", bits))[0]
+    for bits in (0x7FF8000000000000, 0x7FF8000000000001)
 )
 
 CASES: dict[str, tuple[pa.DataType, list[object]]] = {
@@ -54,10 +55,20 @@ CASES: dict[str, tuple[pa.DataType, list[object]]] = {
     "list views": (pa.list_view(pa.int64()), [[1, 2], [], None, [1, 2]]),
     "structs": (
         pa.struct({"a": pa.int64(), "b": pa.list_(pa.string())}),
-        [{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}, {"a": 1, "b": ["x"]}, {"a": 1, "b": None}, None],
+        [
+            {"a": 1, "b": ["x"]},
+            None,
+            {"a": None, "b": None},
+            {"a": 1, "b": ["x"]},
+            {"a": 1, "b": None},
+            None,
+        ],
     ),
     "structs without fields": (pa.struct([]), [{}, None, {}]),
-    "maps": (pa.map_(pa.string(), pa.int64()), [[("a", 1)], None, [], [("a", 1)], [("a", None)], [("a", 1), ("b", 2)]]),
+    "maps": (
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1)], None, [], [("a", 1)], [("a", None)], [("a", 1), ("b", 2)]],
+    ),
 }
 
 
@@ -88,7 +99,9 @@ def test_rows_are_equal_if_arrow_stores_equal_values(name):
     padded = pa.concat_arrays([array, array, array])
     assert groups(encode_rows([padded.slice(len(array), len(array))])) == expected
     assert groups(encode_rows([array, array])) == expected
-    pairs = encode_rows([padded, pa.array([0, 1, 0]).take(pa.array([i // len(array) for i in range(len(padded))]))])
+    pairs = encode_rows(
+        [padded, pa.array([0, 1, 0]).take(pa.array([i // len(array) for i in range(len(padded))]))]
+    )
     assert groups(pairs) == [*expected, *(len(array) + row for row in expected), *expected]
 
 
@@ -98,13 +111,19 @@ def test_dictionaries_extensions_and_bytes_behind_null_do_not_matter():
     vectors = pa.array([[1, 2], None, [1, 2]], pa.list_(pa.int64(), 2))
     tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), [2]), vectors)
     assert groups(encode_rows([tensors])) == [0, 1, 0]
-    behind = pa.Array.from_buffers(pa.int64(), 3, [pa.py_buffer(b"\x01"), pa.array([1, 2, 3]).buffers()[1]])
+    behind = pa.Array.from_buffers(
+        pa.int64(), 3, [pa.py_buffer(b"\x01"), pa.array([1, 2, 3]).buffers()[1]]
+    )
     assert groups(encode_rows([behind])) == [0, 1, 1]
-    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3]), pa.array([7, 8, 7]), mask=pa.array([False, True, True]))
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2, 3]), pa.array([7, 8, 7]), mask=pa.array([False, True, True])
+    )
     assert groups(encode_rows([lists])) == [0, 1, 1]
     runs = pc.run_end_encode(pa.array([1, 1, 2, 1]))
     assert groups(encode_rows([runs])) == [0, 0, 2, 0]
-    assert groups(encode_rows([pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array([1, 1])])])) == [0, 1]
+    assert groups(
+        encode_rows([pa.UnionArray.from_sparse(pa.array([0, 0], pa.int8()), [pa.array([1, 1])])])
+    ) == [0, 1]
 
 
 class Calls:
@@ -135,7 +154,9 @@ class Calls:
             yield self.arrow(x, y)
 
     def pandas(self, x, y):
-        return self.arrow(pa.array(x, pa.string(), from_pandas=True), pa.array(y, pa.float64())).to_pandas()
+        return self.arrow(
+            pa.array(x, pa.string(), from_pandas=True), pa.array(y, pa.float64())
+        ).to_pandas()
 
 
 def calling(calls: Calls, kind: Kind, *, deduplicate: bool, **options) -> UDF:
@@ -147,10 +168,14 @@ def calling(calls: Calls, kind: Kind, *, deduplicate: bool, **options) -> UDF:
 
 def batch_of(rows: list[tuple[str | None, float | None]]) -> pa.RecordBatch:
     texts, numbers = ([row[i] for row in rows] for i in range(2))
-    return pa.record_batch({"x": pa.array(texts, pa.string()), "y": pa.array(numbers, pa.float64())})
+    return pa.record_batch(
+        {"x": pa.array(texts, pa.string()), "y": pa.array(numbers, pa.float64())}
+    )
 
 
-ROWS = st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([0.0, -0.0, 1.0, math.nan, None]))
+ROWS = st.tuples(
+    st.sampled_from(["a", "b", "", None]), st.sampled_from([0.0, -0.0, 1.0, math.nan, None])
+)
 
 
 @settings(deadline=None, max_examples=60)
@@ -170,12 +195,16 @@ def test_values_and_failures_are_those_of_a_call_per_row(batches, kind, bad, siz
     expected = run(calling(plain, kind, deduplicate=False, **options), *arrow)
     results = run(calling(distinct, kind, deduplicate=True, **options), *arrow, threads=threads)
     assert values_of(results) == values_of(expected)
-    assert [failed_rows(result) for result in results] == [failed_rows(result) for result in expected]
+    assert [failed_rows(result) for result in results] == [
+        failed_rows(result) for result in expected
+    ]
     messages = [[failure.message for failure in result.failures] for result in results]
     assert messages == [[failure.message for failure in result.failures] for result in expected]
     rows = [(text, identity(number)) for batch in batches for text, number in batch]
     called = [row for row in distinct.inputs if row[0] not in bad]
-    assert len(called) == len(set(called)) and set(called) == {row for row in rows if row[0] not in bad}
+    assert len(called) == len(set(called)) and set(called) == {
+        row for row in rows if row[0] not in bad
+    }
     if not bad:
         assert sum(result.deduplicated for result in results) == len(rows) - len(distinct.inputs)
 
@@ -209,11 +238,15 @@ def test_a_failure_is_recorded_for_each_row_with_its_place_and_called_again_in_a
     options = {"deduplicate": True, "on_error": [Retry(max_attempts=2), Skip(UdfOutputError)]}
     batches = [pa.record_batch({"x": rows}) for rows in ([1, 7, 1, 7, 7], [7, 2])]
     first, second = run(make(work, **options), *batches)
-    assert first.values.to_pylist() == [1, None, 1, None, None] and second.values.to_pylist() == [None, 2]
+    assert first.values.to_pylist() == [1, None, 1, None, None] and second.values.to_pylist() == [
+        None,
+        2,
+    ]
     assert (failed_rows(first), failed_rows(second)) == ([1, 3, 4], [0])
-    assert [f"row {row} of the batch" in f.message for row, f in zip((1, 3, 4), first.failures, strict=True)] == [
-        True
-    ] * 3
+    assert [
+        f"row {row} of the batch" in f.message
+        for row, f in zip((1, 3, 4), first.failures, strict=True)
+    ] == [True] * 3
     assert [failure.attempt for failure in first.failures] == [2, 2, 2] and first.retries == 1
     assert (first.deduplicated, second.deduplicated) == (3, 0)
     assert calls == [1, 7, 7, 7, 2, 7]
@@ -228,7 +261,13 @@ def test_an_error_names_the_first_row_with_its_input(kind):
 
     policy = None if kind is Kind.SCALAR else Skip(KeyError)
     batches = [pa.record_batch({"x": rows}) for rows in ([1, 2], [1, 2, 1, 3, 7, 7])]
-    udf = make(work, kind, deduplicate=True, on_error=policy, **({} if kind is Kind.SCALAR else {"batch_size": 1}))
+    udf = make(
+        work,
+        kind,
+        deduplicate=True,
+        on_error=policy,
+        **({} if kind is Kind.SCALAR else {"batch_size": 1}),
+    )
     with pytest.raises(UdfFailedError) as caught:
         run(udf, *batches)
     assert caught.value.row == 4 and isinstance(caught.value.__cause__, ValueError)
@@ -281,12 +320,18 @@ def test_values_from_elsewhere_need_no_call(batches, elsewhere, threads):
     function = make(work, deduplicate=True, on_error=skip_on_error())
     arrow = [pa.record_batch({"x": pa.array(rows, pa.int64())}) for rows in batches]
     results = run(function, *arrow, find_values=find, threads=threads)
-    expected = [[x + 100 if x in elsewhere else None if x == 3 else x for x in rows] for rows in batches]
+    expected = [
+        [x + 100 if x in elsewhere else None if x == 3 else x for x in rows] for rows in batches
+    ]
     assert values_of(results) == expected
-    failing = [[row for row, x in enumerate(rows) if x == 3 and x not in elsewhere] for rows in batches]
+    failing = [
+        [row for row, x in enumerate(rows) if x == 3 and x not in elsewhere] for rows in batches
+    ]
     assert [failed_rows(result) for result in results] == failing
     worked = [x for x in calls if x != 3]
-    assert len(worked) == len(set(worked)) and set(worked) == {x for rows in batches for x in rows} - elsewhere - {3}
+    assert len(worked) == len(set(worked)) and set(worked) == {
+        x for rows in batches for x in rows
+    } - elsewhere - {3}
     if 3 not in calls:
         assert sum(result.deduplicated for result in results) == sum(map(len, batches)) - len(calls)
 
@@ -302,14 +347,18 @@ def test_many_small_batches_and_a_change_of_types_keep_the_store_small():
         results = list(runner.run(pa.record_batch({"x": [row % 100]}) for row in range(300)))
         assert sum(result.deduplicated for result in results) == 200 and len(calls) == 100
         assert len(runner._distinct._stored) < 40
-        assert next(runner.run([pa.record_batch({"x": pa.array([5], pa.int32())})])).deduplicated == 0
+        assert (
+            next(runner.run([pa.record_batch({"x": pa.array([5], pa.int32())})])).deduplicated == 0
+        )
 
 
 def test_stored_values_hold_no_memory_of_larger_batches():
     big = pa.record_batch({"x": pa.array(range(1_000_000))})
     before = pa.total_allocated_bytes()
     with UdfRunner(make(lambda x: x, Kind.ARROW, deduplicate=True)) as runner:
-        values = [result.values.to_pylist() for result in runner.run([big.slice(0, 3), big.slice(10, 2)])]
+        values = [
+            result.values.to_pylist() for result in runner.run([big.slice(0, 3), big.slice(10, 2)])
+        ]
         assert values == [[0, 1, 2], [10, 11]]
         assert pa.total_allocated_bytes() - before < 10_000
         del big
@@ -325,7 +374,9 @@ def test_blobs_are_equal_by_their_bytes():
         return len(x.read())
 
     blob = make(work, deduplicate=True)
-    inputs = tuple(dataclasses.replace(parameter, form="blob") for parameter in blob.signature.inputs)
+    inputs = tuple(
+        dataclasses.replace(parameter, form="blob") for parameter in blob.signature.inputs
+    )
     blob = dataclasses.replace(blob, signature=dataclasses.replace(blob.signature, inputs=inputs))
     batch = pa.record_batch({"x": pa.array([b"abc", b"de", b"abc"], pa.large_binary())})
     assert run(blob, batch)[0].values.to_pylist() == [3, 2, 3] and calls == 2

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.exact_values import FITS, INFINITY, MIDNIGHT, MISFITS, NAN, WIDE, NestedValue, cases, expected
+from tests.support.exact_values import (
+    FITS,
+    INFINITY,
+    MIDNIGHT,
+    MISFITS,
+    NAN,
+    WIDE,
+    NestedValue,
+    cases,
+    expected,
+)
 from tests.udf_runtime.execute.cases import batches_of, make, run
 from udf_runtime.definition import UDF, Kind, as_udf, chunker, udtf
 from udf_runtime.errors import UdfOutputError
@@ -22,7 +32,14 @@ from udf_runtime.execute.conversion.casts import can_become, cast
 from udf_runtime.execute.conversion.leaf_values import is_missing
 from udf_runtime.execute.conversion.values import ValueConverter
 
-ENTRIES = ("scalar", "list of an Arrow UDF", "series", "column of a batch", "chunk", "frame of a table function")
+ENTRIES = (
+    "scalar",
+    "list of an Arrow UDF",
+    "series",
+    "column of a batch",
+    "chunk",
+    "frame of a table function",
+)
 OF_PANDAS = ("series", "frame of a table function")
 
 
@@ -40,10 +57,14 @@ def returned(entry: str, data_type: pa.DataType, values: list[object]) -> pa.Arr
     if entry == "list of an Arrow UDF":
         return run(make(lambda x: values, Kind.ARROW, data_type), *rows)[0].values
     if entry == "series":
-        return run(make(lambda x: pd.Series(values, dtype=object), Kind.PANDAS, data_type), *rows)[0].values
+        return run(make(lambda x: pd.Series(values, dtype=object), Kind.PANDAS, data_type), *rows)[
+            0
+        ].values
     if entry == "column of a batch":
         column = pa.struct([pa.field("c", data_type)])
-        chunk_udf = run(make(lambda batch: {"c": values}, Kind.RECORD_BATCH, column), *rows)[0].values
+        chunk_udf = run(make(lambda batch: {"c": values}, Kind.RECORD_BATCH, column), *rows)[
+            0
+        ].values
         return chunk_udf.field("c")
     schema = pa.schema([pa.field("c", data_type)])
     if entry == "chunk":
@@ -106,14 +127,21 @@ def test_nan_nat_and_na_are_null_where_pandas_is_used_and_only_there() -> None:
             returned("scalar", kind, [null_value])
 
 
-ARROW_DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[pa.Array], pa.Array]]] = {
+ARROW_DEPTHS: dict[
+    str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[pa.Array], pa.Array]]
+] = {
     "value": (lambda kind: kind, lambda array: array),
     "list": (pa.large_list, lambda array: pa.ListArray.from_arrays([0, 1, 2], array)),
     "vector to list": (pa.list_, lambda array: pa.FixedSizeListArray.from_arrays(array, 1)),
-    "list to vector": (lambda kind: pa.list_(kind, 1), lambda array: pa.ListArray.from_arrays([0, 1, 2], array)),
+    "list to vector": (
+        lambda kind: pa.list_(kind, 1),
+        lambda array: pa.ListArray.from_arrays([0, 1, 2], array),
+    ),
     "struct": (
         lambda kind: pa.struct({"g": pa.int8(), "f": kind}),
-        lambda array: pa.StructArray.from_arrays([array, pa.array([1, 2], pa.int8())], names=["f", "g"]),
+        lambda array: pa.StructArray.from_arrays(
+            [array, pa.array([1, 2], pa.int8())], names=["f", "g"]
+        ),
     ),
     "map": (
         lambda kind: pa.map_(pa.large_string(), kind),
@@ -136,7 +164,9 @@ def test_arrow_data_is_cast_exactly_or_not_at_all(array: pa.Array, target: pa.Da
             run(work, *batches_of([0, 1]))
         assert caught.value.row == 1
         first = rows.slice(0, 1)
-        result_array = run(make(lambda x, first=first: first, Kind.ARROW, data_type), *batches_of([0]))[0].values
+        result_array = run(
+            make(lambda x, first=first: first, Kind.ARROW, data_type), *batches_of([0])
+        )[0].values
         result_array.validate(full=True)
         assert result_array.type == data_type and result_array.null_count == 0
 
@@ -157,7 +187,11 @@ def test_a_cast_keeps_every_row_of_every_shape(data: st.DataObject) -> None:
     source, target = data.draw(st.sampled_from(kinds)), data.draw(st.sampled_from(kinds[:-1]))
     array = pa.array(rows, source)
     start = data.draw(st.integers(0, len(rows)))
-    result_array = cast(array.slice(start), target) if can_become(source, target) else pytest.fail("one family")
+    result_array = (
+        cast(array.slice(start), target)
+        if can_become(source, target)
+        else pytest.fail("one family")
+    )
     result_array.validate(full=True)
     assert result_array.type == target and result_array.to_pylist() == rows[start:]
 
@@ -176,7 +210,9 @@ def test_one_number_that_is_too_large_is_an_error_of_its_row_among_many(row: int
     whole[6] = 1.5
     for floats in (numbers, whole):
         single = floats.astype(np.float32)
-        assert np.array_equal(cast(pa.array(floats).slice(1), pa.float32()).to_numpy(), single[1:], equal_nan=True)
+        assert np.array_equal(
+            cast(pa.array(floats).slice(1), pa.float32()).to_numpy(), single[1:], equal_nan=True
+        )
         floats[1 + row] = 1e300
         with pytest.raises(UdfOutputError, match="too large") as caught:
             returned_array(pa.array(floats).slice(1), pa.float32())
@@ -195,7 +231,9 @@ def test_a_boolean_among_many_floats_is_an_error_of_its_row(row: int) -> None:
 
 
 def test_values_under_nulls_are_not_misfits() -> None:
-    hidden = pa.StructArray.from_arrays([pa.array([1e300, 1.0])], names=["f"], mask=pa.array([True, False]))
+    hidden = pa.StructArray.from_arrays(
+        [pa.array([1e300, 1.0])], names=["f"], mask=pa.array([True, False])
+    )
     assert cast(hidden, pa.struct({"f": pa.float32()})).to_pylist() == [None, {"f": 1.0}]
 
 
@@ -221,7 +259,9 @@ def test_vectors_of_numpy_are_checked_without_a_python_object_per_item() -> None
                 returned("scalar", pa.list_(kind), [array[:0], array])
             assert caught.value.row == 1
     moments = np.array(["2020-01-01T00:00:00.000001"], "datetime64[ns]")
-    assert returned("scalar", pa.list_(pa.timestamp("us")), [moments])[0].as_py() == [MIDNIGHT.replace(microsecond=1)]
+    assert returned("scalar", pa.list_(pa.timestamp("us")), [moments])[0].as_py() == [
+        MIDNIGHT.replace(microsecond=1)
+    ]
     many = [np.zeros(1000, np.float32) for _ in range(100)]
     before = sys.getallocatedblocks()
     array = ValueConverter(pa.list_(pa.float32()), nan_is_null=False, complete=False).array(many)
@@ -241,12 +281,21 @@ def test_null_for_a_nested_field_that_is_not_nullable_is_an_error(entry: str) ->
         with pytest.raises(UdfOutputError):
             returned(entry, kind, [value])
     if entry != "chunk":
-        assert returned(entry, pa.list_(required, 2), [None, [1, 2], None]).to_pylist() == [None, [1, 2], None]
-        assert returned(entry, pa.struct([required]), [None, {"f": 1}]).to_pylist() == [None, {"f": 1}]
+        assert returned(entry, pa.list_(required, 2), [None, [1, 2], None]).to_pylist() == [
+            None,
+            [1, 2],
+            None,
+        ]
+        assert returned(entry, pa.struct([required]), [None, {"f": 1}]).to_pylist() == [
+            None,
+            {"f": 1},
+        ]
 
 
 def test_null_in_a_required_field_of_arrow_data_is_an_error() -> None:
-    struct = pa.array([{"f": 1}, {"f": None}, None], pa.struct([pa.field("f", pa.int64(), nullable=False)]))
+    struct = pa.array(
+        [{"f": 1}, {"f": None}, None], pa.struct([pa.field("f", pa.int64(), nullable=False)])
+    )
     work = make(lambda x: struct, Kind.ARROW, struct.type)
     with pytest.raises(UdfOutputError) as caught:
         run(work, *batches_of([0, 1, 2]))

@@ -15,7 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.udf_runtime.execute.cases import INT, Pulled, batches_of, failed_rows, make, run, values_of
+from tests.udf_runtime.execute.cases import (
+    INT,
+    Pulled,
+    batches_of,
+    failed_rows,
+    make,
+    run,
+    values_of,
+)
 from udf_runtime.definition import Kind, udf
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError
 from udf_runtime.execute import UdfRunner
@@ -59,7 +67,9 @@ def logging_starts(log: Path, kill, **options):
 
 def test_one_child_serves_many_batches_and_is_not_this_process(tmp_path):
     log = tmp_path / "log"
-    results = run(logging_starts(log, lambda x: None), *batches_of([1], [2], [3, None], []), isolate=True)
+    results = run(
+        logging_starts(log, lambda x: None), *batches_of([1], [2], [3, None], []), isolate=True
+    )
     assert values_of(results) == [[1], [2], [3, None], []]
     pids = {int(line.split()[0]) for line in lines_of(log)}
     assert len(pids) == 1 and os.getpid() not in pids
@@ -141,11 +151,17 @@ def test_the_policy_decides_about_a_row_that_kills(tmp_path):
     def outcome(policy) -> tuple[str, int, int]:
         log = tmp_path / "log"
         log.unlink(missing_ok=True)
-        result = run(logging_starts(log, die_by_exit, on_error=policy), *batches_of([3]), isolate=True)[0]
+        result = run(
+            logging_starts(log, die_by_exit, on_error=policy), *batches_of([3]), isolate=True
+        )[0]
         return result.failures[0].outcome, result.failures[0].attempt, len(lines_of(log))
 
     assert outcome(Skip(UdfProcessDiedError)) == ("skipped", 1, 1)
-    assert outcome([Retry(UdfProcessDiedError, max_attempts=2), Skip(ValueError)]) == ("crashed", 2, 2)
+    assert outcome([Retry(UdfProcessDiedError, max_attempts=2), Skip(ValueError)]) == (
+        "crashed",
+        2,
+        2,
+    )
     assert outcome([Fail(), Skip()]) == ("crashed", 1, 1)
     with pytest.raises(UdfProcessDiedError) as caught:
         outcome([Fail(UdfProcessDiedError), Skip()])
@@ -169,7 +185,10 @@ def test_ordinary_errors_follow_the_policy_as_in_this_process(tmp_path):
         return x
 
     batches = batches_of([0, -1, 2], [3], [-4])
-    both = [run(make(work, on_error=Skip(ValueError)), *batches, isolate=isolate) for isolate in (False, True)]
+    both = [
+        run(make(work, on_error=Skip(ValueError)), *batches, isolate=isolate)
+        for isolate in (False, True)
+    ]
     assert values_of(both[0]) == values_of(both[1])
     assert [result.failures for result in both[0]] == [result.failures for result in both[1]]
     assert len(lines_of(log)) == 10
@@ -196,7 +215,9 @@ def test_rows_of_errors_and_failures_are_those_of_the_whole_batch_after_a_death(
 
     udf_ = make(work, Kind.ARROW, on_error=Skip(ValueError))
     result = run(udf_, *batches_of(list(range(8))), isolate=True)[0]
-    assert [(failure.row, failure.outcome, failure.bisect_depth) for failure in result.failures] == [
+    assert [
+        (failure.row, failure.outcome, failure.bisect_depth) for failure in result.failures
+    ] == [
         (1, "crashed", 3),
         (6, "skipped", 3),
     ]
@@ -228,7 +249,9 @@ def test_what_a_udf_prints_or_reads_does_not_disturb_the_frames(capfd):
 
     assert values_of(run(make(work, Kind.ARROW), *batches_of([1], [2]), isolate=True)) == [[1], [2]]
     out, err = capfd.readouterr()
-    assert out == "" and err.count("printed") == err.count("written") == err.count("from a shell") == 2
+    assert (
+        out == "" and err.count("printed") == err.count("written") == err.count("from a shell") == 2
+    )
 
 
 def test_a_process_that_the_udf_left_behind_does_not_hide_its_death(tmp_path):
@@ -324,8 +347,12 @@ def test_an_error_while_loading_names_the_cause():
 def test_large_batches_and_nested_types_go_through_the_pipes():
     data_type = pa.list_(pa.float32(), 64)
     vectors = pa.FixedSizeListArray.from_arrays(pa.array([0.5] * (64 * 20_000), pa.float32()), 64)
-    results = run(make(lambda x: x, Kind.ARROW, data_type), *batches_of(vectors, vectors), isolate=True)
-    assert all(result.values.equals(vectors) and result.values.type == data_type for result in results)
+    results = run(
+        make(lambda x: x, Kind.ARROW, data_type), *batches_of(vectors, vectors), isolate=True
+    )
+    assert all(
+        result.values.equals(vectors) and result.values.type == data_type for result in results
+    )
 
 
 @pytest.mark.parametrize("busy", [True, False])
@@ -352,7 +379,9 @@ def test_a_child_does_not_outlive_its_parent(tmp_path, busy):
         """
     )
     root = str(Path(__file__).parents[3])
-    parent = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": root})
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": root}
+    )
     try:
         end_s = time.monotonic() + 20
         while not lines_of(log):

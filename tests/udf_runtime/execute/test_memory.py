@@ -27,7 +27,9 @@ def class_of(name: str, *bases: type[BaseException]) -> type[BaseException]:
     return type(qualname, bases or (Exception,), {"__module__": module})
 
 
-no_collection = mock.patch("udf_runtime.execute.memory.gc.collect", int)  # takes long with the objects of Hypothesis
+no_collection = mock.patch(
+    "udf_runtime.execute.memory.gc.collect", int
+)  # takes long with the objects of Hypothesis
 
 ORT = "onnxruntime.capi.onnxruntime_pybind11_state"
 ARENA = (
@@ -43,18 +45,26 @@ ARENA = (
         MemoryError(),
         np._core._exceptions._ArrayMemoryError((1 << 40,), np.dtype("f8")),
         pa.ArrowMemoryError("malloc of size 64 failed"),
-        class_of("torch.OutOfMemoryError", RuntimeError)("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        class_of("torch.OutOfMemoryError", RuntimeError)(
+            "CUDA out of memory. Tried to allocate 2.00 GiB."
+        ),
         class_of("torch.cuda.OutOfMemoryError", RuntimeError)(""),
         type("Own", (class_of("torch.OutOfMemoryError", RuntimeError),), {})("a subclass"),
-        class_of("cupy.cuda.memory.OutOfMemoryError", MemoryError)("Out of memory allocating 512 bytes"),
+        class_of("cupy.cuda.memory.OutOfMemoryError", MemoryError)(
+            "Out of memory allocating 512 bytes"
+        ),
         class_of("cupy_backends.cuda.api.runtime.CUDARuntimeError", RuntimeError)(
             "cudaErrorMemoryAllocation: out of memory"
         ),
         class_of(f"{ORT}.Fail")(ARENA),
-        class_of(f"{ORT}.RuntimeException")("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc"),
+        class_of(f"{ORT}.RuntimeException")(
+            "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc"
+        ),
         class_of("torch.AcceleratorError", RuntimeError)("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you"),
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you"
+        ),
         class_of("jaxlib.xla_extension.XlaRuntimeError", RuntimeError)(
             "RESOURCE_EXHAUSTED: Out of memory while trying"
         ),
@@ -71,9 +81,17 @@ def test_a_lack_of_memory_is_recognized_without_the_library(error):
         None,
         ValueError("out of memory"),
         RuntimeError("the printer is out of paper"),
-        class_of(f"{ORT}.InvalidArgument")("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions"),
+        class_of(f"{ORT}.InvalidArgument")(
+            "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : Got invalid dimensions"
+        ),
         class_of("shop.OutOfMemoryError")("sold out"),
-        UdfFailedError(udf="f", row=None, error_type="MemoryError", error_message="out of memory", error_trace=""),
+        UdfFailedError(
+            udf="f",
+            row=None,
+            error_type="MemoryError",
+            error_message="out of memory",
+            error_trace="",
+        ),
         UdfOutputError("too large", udf="f"),
     ],
     ids=repr,
@@ -117,7 +135,9 @@ def test_a_batch_that_does_not_fit_is_halved_without_a_policy_and_later_calls_ke
     results = run(on(device), *batches_of(list(range(8)), list(range(8)), [1]))
     assert values_of(results) == [list(range(8)), list(range(8)), [1]]
     assert device.sizes == [8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 1]
-    assert [result.batch_rows for result in results] == [2, 2, 2] and not any(result.retries for result in results)
+    assert [result.batch_rows for result in results] == [2, 2, 2] and not any(
+        result.retries for result in results
+    )
 
 
 @no_collection
@@ -140,7 +160,10 @@ def test_the_size_holds_for_all_runners_of_a_job_in_this_process():
 def test_a_row_that_is_too_large_alone_costs_its_value_and_no_size(rows, room, large, kind):
     device = Device(room, large)
     batch = list(range(rows))
-    first, second = run(on(device, kind, on_error=skip_on_error()), *batches_of(batch, [row + 1000 for row in batch]))
+    first, second = run(
+        on(device, kind, on_error=skip_on_error()),
+        *batches_of(batch, [row + 1000 for row in batch]),
+    )
     large_rows = sorted(row for row in large if row < rows)
     assert failed_rows(first) == large_rows and not failed_rows(second)
     assert first.values.to_pylist() == [None if row in large else row for row in batch]
@@ -156,7 +179,12 @@ def test_a_row_that_is_too_large_alone_costs_its_value_and_no_size(rows, room, l
 @no_collection
 def test_a_policy_decides_about_a_row_that_is_alone():
     waits: list[float] = []
-    for policy in (None, Fail(RuntimeError), [Fail(RuntimeError), Skip()], [Retry(RuntimeError, max_attempts=2)]):
+    for policy in (
+        None,
+        Fail(RuntimeError),
+        [Fail(RuntimeError), Skip()],
+        [Retry(RuntimeError, max_attempts=2)],
+    ):
         device = Device(room=8, large={5})
         with pytest.raises(UdfFailedError) as caught:
             run(on(device, on_error=policy), *batches_of(list(range(8))), sleep=waits.append)
@@ -169,10 +197,17 @@ def test_a_policy_decides_about_a_row_that_is_alone():
 @no_collection
 def test_a_skipped_row_is_retried_alone_only_and_its_record_counts_the_halvings():
     device = Device(room=8, large={5})
-    result = run(on(device, on_error=[Retry(max_attempts=3), Skip()]), *batches_of(list(range(8))))[0]
+    result = run(on(device, on_error=[Retry(max_attempts=3), Skip()]), *batches_of(list(range(8))))[
+        0
+    ]
     assert device.sizes == [8, 4, 4, 2, 1, 1, 1, 1, 2] and result.retries == 2
     failure = result.failures[0]
-    assert (failure.row, failure.attempt, failure.max_attempts, failure.bisect_depth) == (5, 3, 3, 3)
+    assert (failure.row, failure.attempt, failure.max_attempts, failure.bisect_depth) == (
+        5,
+        3,
+        3,
+        3,
+    )
 
 
 def test_a_lack_of_memory_is_no_attempt_of_a_retry():
@@ -186,7 +221,10 @@ def test_a_lack_of_memory_is_no_attempt_of_a_retry():
             raise MemoryError
         return x
 
-    result = run(make(work, Kind.ARROW, on_error=Retry(ConnectionError, max_attempts=3)), *batches_of([1, 2, 3, 4]))[0]
+    result = run(
+        make(work, Kind.ARROW, on_error=Retry(ConnectionError, max_attempts=3)),
+        *batches_of([1, 2, 3, 4]),
+    )[0]
     assert sizes == [4, 4, 4, 2, 2] and (result.retries, result.batch_rows) == (2, 2)
 
 
@@ -219,7 +257,10 @@ def test_the_memory_of_a_failed_call_is_free_before_the_next_call(kind):
         run(make(call if kind is Kind.ARROW else stream, kind), *batches_of([1, 2]))
     finally:
         gc.enable()
-    assert seen[:2] == [False, False]  # after the third call a cycle of the successful second call is left
+    assert seen[:2] == [
+        False,
+        False,
+    ]  # after the third call a cycle of the successful second call is left
 
 
 @no_collection

@@ -67,10 +67,25 @@ PROMISES: dict[str, tuple[object, pa.DataType, object, object]] = {
     "annotated": (Annotated[Pair, "doc"], MAP, PAIRS, {"a": 1, "b": None}),
     "bare dict of a map": (dict, MAP, PAIRS, {"a": 1, "b": None}),
     "bare dict of a struct": (dict, SIZE, {"height": 1, "width": 2.0}, {"height": 1, "width": 2.0}),
-    "dict of dicts": (dict[str, Pair], pa.map_(pa.string(), MAP), [("k", PAIRS)], {"k": {"a": 1, "b": None}}),
-    "dict of records": (dict[str, Size], pa.map_(pa.string(), SIZE), [("k", {"height": 1})], {"k": Size(1, None)}),
+    "dict of dicts": (
+        dict[str, Pair],
+        pa.map_(pa.string(), MAP),
+        [("k", PAIRS)],
+        {"k": {"a": 1, "b": None}},
+    ),
+    "dict of records": (
+        dict[str, Size],
+        pa.map_(pa.string(), SIZE),
+        [("k", {"height": 1})],
+        {"k": Size(1, None)},
+    ),
     "named tuple": (Size, SIZE, {"width": 2.0, "height": 1}, Size(1, 2.0)),
-    "dataclass": (Box, BOX, {"size": {"height": 1}, "labels": PAIRS}, Box(Size(1, None), {"a": 1, "b": None})),
+    "dataclass": (
+        Box,
+        BOX,
+        {"size": {"height": 1}, "labels": PAIRS},
+        Box(Size(1, None), {"a": 1, "b": None}),
+    ),
     "dataclass of nulls": (Box, BOX, {}, Box(None, None)),  # type: ignore[arg-type]
     "typed dict": (Plain, SIZE, {"height": 1, "width": 2.0}, {"height": 1, "width": 2.0}),
     "typed dict of records": (
@@ -121,7 +136,9 @@ def model() -> type:
     return model_class
 
 
-@pytest.mark.parametrize("annotation", [Unknown, set, Path, Derived, list[Unknown], dict[str, Unknown], model])
+@pytest.mark.parametrize(
+    "annotation", [Unknown, set, Path, Derived, list[Unknown], dict[str, Unknown], model]
+)
 def test_an_annotation_without_values_is_refused_at_the_definition(annotation: Any) -> None:
     def function(value: object) -> int:
         return 1
@@ -197,7 +214,9 @@ NESTED: dict[str, Callable[[pa.Array], pa.Array]] = {
     "struct": lambda array: pa.StructArray.from_arrays([array], ["t"]),
     "list": lambda array: pa.ListArray.from_arrays(OFFSETS, array),
     "map": lambda array: pa.MapArray.from_arrays(OFFSETS, KEYS, array),
-    "list of structs": lambda array: pa.ListArray.from_arrays(OFFSETS, pa.StructArray.from_arrays([array], ["t"])),
+    "list of structs": lambda array: pa.ListArray.from_arrays(
+        OFFSETS, pa.StructArray.from_arrays([array], ["t"])
+    ),
 }
 
 
@@ -232,7 +251,9 @@ def test_without_a_policy_a_far_date_names_its_row() -> None:
 
 def test_a_far_date_is_tried_as_often_as_the_policy_says() -> None:
     function = udf(
-        lambda value: 1, data_type=pa.int64(), on_error=[Retry(ValueError, max_attempts=3), *skip_on_error()]
+        lambda value: 1,
+        data_type=pa.int64(),
+        on_error=[Retry(ValueError, max_attempts=3), *skip_on_error()],
     )
     with UdfRunner(function, sleep=lambda seconds: None) as runner:
         (result,) = runner.run([pa.RecordBatch.from_arrays([FAR["date"]], ["value"])])

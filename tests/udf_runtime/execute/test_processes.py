@@ -115,7 +115,9 @@ def call_in_another_process(
     return subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": ROOT})
 
 
-def test_runners_and_threads_share_a_process_until_it_is_idle_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_runners_and_threads_share_a_process_until_it_is_idle_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv(IDLE_VARIABLE, "1")
     log = tmp_path / "log"
     model_udf = model(log)
@@ -178,7 +180,9 @@ def test_memory_ends_the_least_recently_used_idle_process_and_never_a_busy_proce
     list(busy.run(batches_of([1])))
     for log in logs[1:3]:
         run(model(log), *batches_of([1]), processes=SHARED)
-    sizes = {state.pid: state.resident_bytes for state in ProcessRegistry(Owner.current()).list_states()}
+    sizes = {
+        state.pid: state.resident_bytes for state in ProcessRegistry(Owner.current()).list_states()
+    }
     assert len(sizes) == 3 and min(sizes.values()) > 20 << 20
     monkeypatch.setenv(
         MEMORY_VARIABLE, f"{(sum(sizes.values()) + max(sizes.values()) // 2) >> 10}k"
@@ -243,7 +247,9 @@ def test_all_threads_get_the_error_of_a_failed_load():
         threads=8,
     )
     with contextlib.closing(calls), ThreadPoolExecutor(8) as threads:
-        futures = [threads.submit(calls.run, batch) for batch in batches_of(*([x] for x in range(8)))]
+        futures = [
+            threads.submit(calls.run, batch) for batch in batches_of(*([x] for x in range(8)))
+        ]
         messages = {str(future.exception()).partition(".")[0] for future in futures}
     assert messages == {"UDF 'Failing' raised ValueError: no weights"}
 
@@ -259,7 +265,9 @@ def test_a_process_with_many_hung_calls_of_several_tasks_ends_in_order(tmp_path:
     assert events(log).count("setup") == 2
 
 
-def test_threads_of_the_next_task_are_served_after_a_task_that_ended_during_the_load(tmp_path: Path):
+def test_threads_of_the_next_task_are_served_after_a_task_that_ended_during_the_load(
+    tmp_path: Path,
+):
     log = tmp_path / "log"
 
     class Slow:
@@ -329,7 +337,10 @@ def test_only_the_fatal_row_of_two_threads_is_blamed(tmp_path: Path):
     results = run(model(log), *batches_of(*columns), threads=2, processes=SHARED)
     assert [failed_rows(result) for result in results] == [[], [1], []]
     assert values_of(results) == [[1, 2, -1, 3], [4, None, 5], [6, 7]]
-    assert results[1].failures[0].outcome == "crashed" and "exit code 6" in results[1].failures[0].message
+    assert (
+        results[1].failures[0].outcome == "crashed"
+        and "exit code 6" in results[1].failures[0].message
+    )
     assert len(ProcessRegistry(Owner.current()).list_states()) == 1  # idle for the next task
 
 
@@ -350,14 +361,22 @@ def test_results_errors_skips_and_retries_are_those_of_this_process(tmp_path: Pa
     outcomes = []
     for processes_ in (None, SHARED):
         tries.unlink(missing_ok=True)
-        results = run(make(work, on_error=policy), *batches_of([1, 5], [7, 8, 0]), processes=processes_)
+        results = run(
+            make(work, on_error=policy), *batches_of([1, 5], [7, 8, 0]), processes=processes_
+        )
         with pytest.raises(UdfFailedError) as caught:
             run(make(work, on_error=policy), *batches_of([1, 9]), processes=processes_)
         error = caught.value
         outcomes.append(
             (
-                [(values.to_pylist(), retries) for values, retries in ((r.values, r.retries) for r in results)],
-                [[(f.row, f.outcome, f.error_type, f.message, f.attempt) for f in r.failures] for r in results],
+                [
+                    (values.to_pylist(), retries)
+                    for values, retries in ((r.values, r.retries) for r in results)
+                ],
+                [
+                    [(f.row, f.outcome, f.error_type, f.message, f.attempt) for f in r.failures]
+                    for r in results
+                ],
                 (str(error), error.row, error.error_type, type(error.__cause__)),
             )
         )
@@ -373,9 +392,13 @@ def test_the_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.long
-def test_a_long_path_of_the_folder_of_temporary_files_is_fine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_long_path_of_the_folder_of_temporary_files_is_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     folder = tmp_path / ("long" * 30)
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    assert values_of(run(make(lambda x: x, Kind.ARROW), *batches_of([1]), processes=SHARED)) == [[1]]
+    assert values_of(run(make(lambda x: x, Kind.ARROW), *batches_of([1]), processes=SHARED)) == [
+        [1]
+    ]
     ProcessRegistry(Owner.current()).end_all_idle()

@@ -17,10 +17,14 @@ from udf_runtime.execute import Rebatcher
     takes=st.lists(st.integers(1, 25), min_size=1, max_size=8),
     max_bytes=st.none() | st.integers(1, 200),
 )
-def test_every_row_comes_once_in_order_in_batches_of_at_most_the_wanted_size(sizes, takes, max_bytes):
+def test_every_row_comes_once_in_order_in_batches_of_at_most_the_wanted_size(
+    sizes, takes, max_bytes
+):
     total = sum(sizes)
     rows = iter(range(total))
-    rebatcher = Rebatcher(batches_of(*[[next(rows) for _ in range(size)] for size in sizes]), max_bytes=max_bytes)
+    rebatcher = Rebatcher(
+        batches_of(*[[next(rows) for _ in range(size)] for size in sizes]), max_bytes=max_bytes
+    )
     rows_seen: list[int] = []
     turn = 0
     while True:

@@ -95,8 +95,12 @@ def refused_until(number: int, answer: Answer) -> Callable[[int, int], Answer]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_call_is_made_again_after_the_time_that_the_service_asks_for(kind: str, service: HttpService):
-    service.answer = lambda row, earlier: (429, {"Retry-After": "0.3"}) if (row, earlier) == (1, 0) else OK
+def test_a_refused_call_is_made_again_after_the_time_that_the_service_asks_for(
+    kind: str, service: HttpService
+):
+    service.answer = lambda row, earlier: (
+        (429, {"Retry-After": "0.3"}) if (row, earlier) == (1, 0) else OK
+    )
     function = calling(service, kind, on_error=retry_http(max_attempts=1))
 
     [result] = results_of(function, *batches_of(range(3)))
@@ -137,7 +141,9 @@ def test_without_retry_after_the_backoff_decides(service: HttpService):
 
 
 @pytest.mark.parametrize(("status", "calls"), [(500, 3), (504, 3), (404, 1)])
-def test_a_row_with_a_failure_of_its_own_has_max_attempts(status: int, calls: int, service: HttpService):
+def test_a_row_with_a_failure_of_its_own_has_max_attempts(
+    status: int, calls: int, service: HttpService
+):
     service.answer = lambda row, earlier: (status, {}) if row == 1 else OK
     policy = retry_http(max_attempts=3, backoff=SOON) + skip_on_error()
 
@@ -152,7 +158,8 @@ def test_a_refused_row_waits_longer_than_its_attempts(service: HttpService):
     service.answer = refused_until(6, (503, {}))
 
     [result] = results_of(
-        calling(service, "scalar", on_error=retry_http(max_attempts=2, backoff=SOON)), *batches_of([3])
+        calling(service, "scalar", on_error=retry_http(max_attempts=2, backoff=SOON)),
+        *batches_of([3]),
     )
 
     assert (result.values.to_pylist(), service.requests[3], result.retries) == ([6], 7, 6)
@@ -172,7 +179,9 @@ def test_without_give_up_after_each_refusal_is_an_attempt(service: HttpService):
     ("kind", "isolate"),
     [*((kind, False) for kind in KINDS), pytest.param("async", True, marks=pytest.mark.long)],
 )
-def test_a_service_that_is_down_is_given_up_and_its_rows_have_no_result(kind: str, isolate: bool, service: HttpService):
+def test_a_service_that_is_down_is_given_up_and_its_rows_have_no_result(
+    kind: str, isolate: bool, service: HttpService
+):
     service.answer = lambda row, earlier: OK if row < 3 else (503, {})
     policy = retry_http(backoff=SOON, give_up_after=0.3) + skip_on_error()
     function = calling(service, kind, on_error=policy)
@@ -181,7 +190,9 @@ def test_a_service_that_is_down_is_given_up_and_its_rows_have_no_result(kind: st
     first, second = results_of(function, *batches_of(range(6), range(100, 140)), isolate=isolate)
 
     assert first.values.to_pylist() == [0, 2, 4, None, None, None]
-    assert [(failure.row, failure.outcome) for failure in first.failures] == [(row, "unavailable") for row in (3, 4, 5)]
+    assert [(failure.row, failure.outcome) for failure in first.failures] == [
+        (row, "unavailable") for row in (3, 4, 5)
+    ]
     assert "took no calls for 0.3 s" in first.failures[0].message
     assert "503" in first.failures[0].message
     assert [failure.row for failure in second.failures] == list(range(40))
@@ -202,7 +213,9 @@ def test_a_longer_wait_than_give_up_after_ends_without_a_further_call(service: H
     assert sum(clock.waits) == pytest.approx(60)
 
 
-def test_an_earlier_call_that_ends_during_a_wait_does_not_extend_the_time_of_a_breakdown(service: HttpService):
+def test_an_earlier_call_that_ends_during_a_wait_does_not_extend_the_time_of_a_breakdown(
+    service: HttpService,
+):
     def answer(row: int, earlier: int) -> Answer:
         if row == 0:
             return 429, {"Retry-After": "3600"}
@@ -219,10 +232,14 @@ def test_an_earlier_call_that_ends_during_a_wait_does_not_extend_the_time_of_a_b
 
 
 @pytest.mark.parametrize("asked", ["0", "-5", "nan", "Wed, 21 Oct 2015 07:28:00 GMT"])
-def test_a_time_to_wait_that_is_over_leaves_the_wait_to_the_backoff(asked: str, service: HttpService):
+def test_a_time_to_wait_that_is_over_leaves_the_wait_to_the_backoff(
+    asked: str, service: HttpService
+):
     service.answer = refused_until(2, (503, {"Retry-After": asked}))
     clock = Clock()
-    function = calling(service, "scalar", on_error=retry_http(backoff=Backoff(kind="linear", initial_s=2.0)))
+    function = calling(
+        service, "scalar", on_error=retry_http(backoff=Backoff(kind="linear", initial_s=2.0))
+    )
 
     [result] = results_of(function, *batches_of([5]), clock=clock, sleep=clock.sleep)
 
@@ -232,7 +249,9 @@ def test_a_time_to_wait_that_is_over_leaves_the_wait_to_the_backoff(asked: str, 
 def test_a_wait_of_centuries_is_a_wait():
     health = ServiceHealth("name", Clock())
     for asked in ("1e12", "inf"):
-        health.note_failure(RequestsError(503, {"Retry-After": asked}), RetryHttp(give_up_after=None))
+        health.note_failure(
+            RequestsError(503, {"Retry-After": asked}), RetryHttp(give_up_after=None)
+        )
 
         assert health.pause_s() == health.pause_s(until=1e12) == 86_400
 
@@ -267,7 +286,9 @@ def test_an_answer_about_a_row_ends_the_time_of_a_breakdown():
 
 
 def test_a_call_timeout_does_not_count_the_wait_for_the_service(service: HttpService):
-    service.answer = lambda row, earlier: (429, {"Retry-After": "0.5"}) if (row, earlier) == (0, 0) else OK
+    service.answer = lambda row, earlier: (
+        (429, {"Retry-After": "0.5"}) if (row, earlier) == (0, 0) else OK
+    )
     for kind in ("scalar", "async"):
         service.requests.clear()
         function = calling(service, kind, call_timeout=0.45, on_error=retry_http())
@@ -321,13 +342,18 @@ def test_lost_connections_are_recognized_by_class():
     wrapper.__cause__ = connect_error()
     retry = RetryHttp()
 
-    assert [retry.matches(error) for error in (ConnectionResetError(), TimeoutError(), wrapper, connect_error())] == [
-        True
-    ] * 4
-    assert [retry.matches(error) for error in (FileNotFoundError(), OSError(), ValueError(), SystemExit(503))] == [
-        False
-    ] * 4
-    assert [retry.is_refusal(error) for error in (ConnectionRefusedError(), wrapper, ConnectionResetError())] == [
+    assert [
+        retry.matches(error)
+        for error in (ConnectionResetError(), TimeoutError(), wrapper, connect_error())
+    ] == [True] * 4
+    assert [
+        retry.matches(error)
+        for error in (FileNotFoundError(), OSError(), ValueError(), SystemExit(503))
+    ] == [False] * 4
+    assert [
+        retry.is_refusal(error)
+        for error in (ConnectionRefusedError(), wrapper, ConnectionResetError())
+    ] == [
         True,
         True,
         False,
@@ -431,7 +457,9 @@ def test_tokens_count_for_the_rate_limit_and_a_wrong_count_fails_its_row(service
 
     assert result.values.to_pylist() == [2, 4, None, 8, None]
     assert all(failure.error_type.endswith("UdfDefinitionError") for failure in result.failures)
-    assert clock.seconds == pytest.approx(3)  # 20 tokens at once, 10 per second, and 20 for the last call
+    assert clock.seconds == pytest.approx(
+        3
+    )  # 20 tokens at once, 10 per second, and 20 for the last call
     assert service.requests[3] == 0
 
 
@@ -440,11 +468,20 @@ def test_a_child_process_asks_its_parent_for_each_call(kind: str, service: HttpS
     grants = Grants()
     limit = RateLimit(tokens_per_minute=10, tokens=lambda x: 7)
     function = calling(service, kind, rate_limit=limit, on_error=retry_http(max_attempts=1))
-    service.answer = lambda row, earlier: (503, {"Retry-After": "0.01"}) if (row, earlier) == (2, 0) else OK
+    service.answer = lambda row, earlier: (
+        (503, {"Retry-After": "0.01"}) if (row, earlier) == (2, 0) else OK
+    )
 
     results = results_of(function, *batches_of(range(4), range(4, 6)), isolate=True, limiter=grants)
 
-    assert [value for result in results for value in result.values.to_pylist()] == [0, 2, 4, 6, 8, 10]
+    assert [value for result in results for value in result.values.to_pylist()] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        10,
+    ]
     assert [tokens for tokens, _ in grants.calls] == [7] * 7
     assert all(waiting >= 1 for _, waiting in grants.calls)
 
@@ -453,11 +490,15 @@ def test_a_request_for_a_call_never_takes_the_answer_to_the_request_for_a_batch(
     async def double(x: int) -> int:
         return 2 * x  # at once, so calls begin while the process asks for the next batch
 
-    function = udf(double, data_type=pa.int64(), version="1", rate_limit=RateLimit(calls_per_minute=10**9))
+    function = udf(
+        double, data_type=pa.int64(), version="1", rate_limit=RateLimit(calls_per_minute=10**9)
+    )
 
     results = results_of(function, *batches_of(*([x] for x in range(100))), isolate=True)
 
-    assert [value for result in results for value in result.values.to_pylist()] == [2 * x for x in range(100)]
+    assert [value for result in results for value in result.values.to_pylist()] == [
+        2 * x for x in range(100)
+    ]
 
 
 def test_a_rate_limit_is_for_calls_with_a_result():

@@ -45,7 +45,11 @@ threadpool_limits = calls.append
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
     """A folder with modules of the names of native libraries."""
-    for name, source in (("torch", TORCH), ("onnxruntime", ONNXRUNTIME), ("threadpoolctl", THREADPOOLCTL)):
+    for name, source in (
+        ("torch", TORCH),
+        ("onnxruntime", ONNXRUNTIME),
+        ("threadpoolctl", THREADPOOLCTL),
+    ):
         (tmp_path / f"{name}.py").write_text(source)
     return tmp_path
 
@@ -73,7 +77,10 @@ def observe() -> str:
 
 
 def observe_in_process(
-    num_cpus: float | None, interpreter: Interpreter | None = None, *, observe: Callable[[], str] = observe
+    num_cpus: float | None,
+    interpreter: Interpreter | None = None,
+    *,
+    observe: Callable[[], str] = observe,
 ) -> dict[str, object]:
     """Returns the observation of a UDF's process."""
     observing = UDF.define(
@@ -84,7 +91,9 @@ def observe_in_process(
         version="1",
         settings=Settings(num_cpus=num_cpus),
     )
-    with UdfRunner(observing, isolate=True, processes=ProcessSpec(interpreter=interpreter or Interpreter())) as runner:
+    with UdfRunner(
+        observing, isolate=True, processes=ProcessSpec(interpreter=interpreter or Interpreter())
+    ) as runner:
         (result,) = runner.run([pa.record_batch({"x": [1]})])
     return json.loads(result.values[0].as_py())
 
@@ -105,9 +114,13 @@ def test_a_udf_process_has_as_many_threads_as_cores(modules: Path, monkeypatch: 
         "sessions": [[3, 3, None], [7, 3, ["cpu"]]],
         "loader": "SourceFileLoader",
     }
-    variables = Variables({"OMP_NUM_THREADS": "6", "TOKENIZERS_PARALLELISM": "maybe"})  # of a manifest
+    variables = Variables(
+        {"OMP_NUM_THREADS": "6", "TOKENIZERS_PARALLELISM": "maybe"}
+    )  # of a manifest
     path = tuple(entry for entry in sys.path if entry)
-    observed = observe_in_process(None, Interpreter(python=sys.executable, path=path, variables=variables))
+    observed = observe_in_process(
+        None, Interpreter(python=sys.executable, path=path, variables=variables)
+    )
     assert observed["variables"] == {
         "OMP_NUM_THREADS": "6",
         "MKL_NUM_THREADS": "5",
@@ -161,7 +174,9 @@ assert onnxruntime.InferenceSession("m").options.intra_op_num_threads == 2
 assert [os.environ[name] for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM")] == ["2", "9", "true"]
 """
     path = os.pathsep.join([str(modules), str(Path(__file__).parents[3])])
-    subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}, check=True
+    )
 
 
 def test_a_share_of_a_core_is_one_thread():

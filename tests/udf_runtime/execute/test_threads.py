@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.udf_runtime.execute.cases import INT, Pulled, batches_of, failed_rows, make, run, values_of
+from tests.udf_runtime.execute.cases import (
+    INT,
+    Pulled,
+    batches_of,
+    failed_rows,
+    make,
+    run,
+    values_of,
+)
 from udf_runtime.definition import Kind, udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError
 from udf_runtime.execute import UdfRunner
@@ -134,7 +142,9 @@ def test_a_late_call_in_python_code_is_ended():
 
     with pytest.raises(UdfFailedError) as caught:
         run(make(work, timeout=0.05), *batches_of([1]))
-    assert caught.value.error_type == "TimeoutError" and isinstance(caught.value.__cause__, TimeoutError)
+    assert caught.value.error_type == "TimeoutError" and isinstance(
+        caught.value.__cause__, TimeoutError
+    )
     assert ended.wait(60)
 
 
@@ -187,7 +197,10 @@ def test_calls_that_never_come_back_are_not_made_without_end():
 
     try:
         with pytest.raises(UdfFailedError, match="have not ended"):
-            run(make(stubborn, timeout=0.002, on_error=skip_on_error()), *batches_of(list(range(MOST_HUNG_CALLS + 20))))
+            run(
+                make(stubborn, timeout=0.002, on_error=skip_on_error()),
+                *batches_of(list(range(MOST_HUNG_CALLS + 20))),
+            )
         assert len(set(calls)) == MOST_HUNG_CALLS
     finally:
         release.set()
@@ -210,7 +223,9 @@ def test_a_class_is_made_and_set_up_once_for_all_threads_and_runs():
 
     adder = Adder()
     assert instances == []
-    assert values_of(run(adder, *batches_of(*[[i] for i in range(6)]), threads=3)) == [[i + 1] for i in range(6)]
+    assert values_of(run(adder, *batches_of(*[[i] for i in range(6)]), threads=3)) == [
+        [i + 1] for i in range(6)
+    ]
     assert values_of(run(adder, *batches_of([1]))) == [[2]]
     assert instances == ["init", "setup"]
 

@@ -37,7 +37,16 @@ def sizes_of(adaptive: AdaptiveSize, clock: Clock, seconds_of, batches: int) -> 
 def test_the_batch_size_grows_until_a_batch_takes_the_target_time():
     clock = Clock()
     adaptive = AdaptiveSize(minimum=1, maximum=100_000, initial=1, target_s=10.0, clock=clock)
-    assert sizes_of(adaptive, clock, lambda rows: rows / 512, 8) == [1, 8, 64, 512, 4096, 5120, 5120, 5120]
+    assert sizes_of(adaptive, clock, lambda rows: rows / 512, 8) == [
+        1,
+        8,
+        64,
+        512,
+        4096,
+        5120,
+        5120,
+        5120,
+    ]
 
 
 def test_it_stays_within_its_bounds_and_falls_when_rows_become_slow():
@@ -90,7 +99,9 @@ def test_equal_bounds_are_a_fixed_size():
     initial=st.integers(1, 30_000),
     seconds=st.lists(st.floats(0, 1e6), max_size=20),
 )
-def test_no_size_is_ever_outside_of_the_bounds_or_more_than_eight_times_the_last(bounds, initial, seconds):
+def test_no_size_is_ever_outside_of_the_bounds_or_more_than_eight_times_the_last(
+    bounds, initial, seconds
+):
     adaptive = AdaptiveSize(minimum=bounds[0], maximum=bounds[1], initial=initial)
     last = adaptive.next_rows()
     for duration in seconds:
@@ -107,7 +118,9 @@ def test_at_a_constant_speed_it_arrives_at_the_target_time(speed: float):
     adaptive = AdaptiveSize(minimum=1, maximum=10**9, initial=1, target_s=10.0, clock=clock)
     sizes = sizes_of(adaptive, clock, lambda rows: rows / speed, 15)
     assert sizes[-1] == pytest.approx(speed * 10, rel=0.01, abs=1)
-    assert all(after >= before - 1 for before, after in itertools.pairwise(sizes))  # the clock rounds
+    assert all(
+        after >= before - 1 for before, after in itertools.pairwise(sizes)
+    )  # the clock rounds
 
 
 def test_sizes_hold_full_calls():
@@ -153,7 +166,11 @@ def sizes_by_throughput(seconds_of, calls: int) -> list[int]:
 )
 def test_an_automatic_size_doubles_while_the_throughput_grows(seconds_of, best):
     rows = sizes_by_throughput(seconds_of, 200)
-    assert all(after in (before, before * 2) for before, after in itertools.pairwise(rows) if after >= before)
+    assert all(
+        after in (before, before * 2)
+        for before, after in itertools.pairwise(rows)
+        if after >= before
+    )
     assert rows[-1] == rows[-100]
     assert rows[-1] >= best if best > 1000 else rows[-1] == best
 
@@ -190,10 +207,22 @@ def test_impossible_bounds_are_refused():
         ((100, None, None), (500, None, None), (1, 100, 100)),
         ((None, None, None), (None, 25, 200), (25, 200, 25)),
         ((None, 10, 100), (None, 25, 200), (10, 100, 10)),
-        ((None, None, 50_000), (None, None, None), (1, 10_240, 1)),  # the most is capped at the checkpoint size
+        (
+            (None, None, 50_000),
+            (None, None, None),
+            (1, 10_240, 1),
+        ),  # the most is capped at the checkpoint size
         ((None, None, 300), (1000, None, None), (1, 300, 300)),
-        ((10, None, None), (None, 25, 200), (10, 10, 10)),  # the call's cap comes before the UDF's least
-        ((None, 500, None), (None, 25, 200), (500, 500, 500)),  # and the call's least before the UDF's most
+        (
+            (10, None, None),
+            (None, 25, 200),
+            (10, 10, 10),
+        ),  # the call's cap comes before the UDF's least
+        (
+            (None, 500, None),
+            (None, 25, 200),
+            (500, 500, 500),
+        ),  # and the call's least before the UDF's most
         ((None, 64, 64), (None, None, None), (64, 64, 64)),
     ],
 )
@@ -208,6 +237,8 @@ def test_the_call_comes_before_the_udf_and_the_checkpoint_size_caps_the_most(cal
 
 @pytest.mark.parametrize("call", [(None, 20, 10), (10, 20, None), (None, 20_000, None)])
 def test_a_least_above_the_most_is_refused(call):
-    sizes = CheckpointSizes(checkpoint_size=call[0], min_checkpoint_size=call[1], max_checkpoint_size=call[2])
+    sizes = CheckpointSizes(
+        checkpoint_size=call[0], min_checkpoint_size=call[1], max_checkpoint_size=call[2]
+    )
     with pytest.raises(UdfDefinitionError, match="above the largest checkpoint"):
         checkpoint_bounds(call=sizes, udf=CheckpointSizes())

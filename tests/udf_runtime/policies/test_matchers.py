@@ -62,7 +62,12 @@ def test_the_first_matcher_in_the_list_decides():
 
 def test_a_used_up_retry_leaves_the_decision_to_the_matchers_behind_it():
     policy = ErrorPolicy.of([Skip(KeyError), Retry(max_attempts=3), Fail(OSError), Skip()])
-    assert [action(policy, ValueError(), attempt) for attempt in (1, 2, 3, 4)] == ["retry", "retry", "skip", "skip"]
+    assert [action(policy, ValueError(), attempt) for attempt in (1, 2, 3, 4)] == [
+        "retry",
+        "retry",
+        "skip",
+        "skip",
+    ]
     assert [action(policy, OSError(), attempt) for attempt in (2, 3)] == ["retry", "fail"]
     assert action(policy, KeyError()) == "skip"
     assert policy.decide_finally(ValueError()).action == "skip"
@@ -71,7 +76,12 @@ def test_a_used_up_retry_leaves_the_decision_to_the_matchers_behind_it():
 
 def test_a_later_retry_with_more_attempts_goes_on_counting():
     policy = ErrorPolicy.of([Retry(OSError, max_attempts=2), Retry(max_attempts=4)])
-    assert [action(policy, OSError(), attempt) for attempt in (1, 2, 3, 4)] == ["retry", "retry", "retry", "fail"]
+    assert [action(policy, OSError(), attempt) for attempt in (1, 2, 3, 4)] == [
+        "retry",
+        "retry",
+        "retry",
+        "fail",
+    ]
     assert policy.max_attempts(OSError()) == 4
 
 
@@ -79,7 +89,10 @@ def test_factories_do_what_their_names_say():
     assert action(fail_fast(), ValueError()) == "fail"
     assert action(skip_on_error(), ValueError()) == "skip"
     assert action(retry_all(), ValueError()) == "retry"
-    assert [action(retry_transient(), error()) for error in (ConnectionError, TimeoutError, OSError, ValueError)] == [
+    assert [
+        action(retry_transient(), error())
+        for error in (ConnectionError, TimeoutError, OSError, ValueError)
+    ] == [
         "retry",
         "retry",
         "retry",
@@ -90,20 +103,29 @@ def test_factories_do_what_their_names_say():
 
 def test_policies_join_and_nest_in_lists():
     joined = retry_transient() + skip_on_error()
-    assert joined == ErrorPolicy.of([retry_transient(), Skip()]) == ErrorPolicy.of([*retry_transient(), Skip()])
+    assert (
+        joined
+        == ErrorPolicy.of([retry_transient(), Skip()])
+        == ErrorPolicy.of([*retry_transient(), Skip()])
+    )
     assert ErrorPolicy.of(joined) is joined
     assert ErrorPolicy.of(Skip()) == skip_on_error()
 
 
 def test_policies_survive_pickling():
-    policy = ErrorPolicy.of([Retry(OSError, match="x", backoff="linear"), Skip(max_skip_count=3), Fail(KeyError)])
+    policy = ErrorPolicy.of(
+        [Retry(OSError, match="x", backoff="linear"), Skip(max_skip_count=3), Fail(KeyError)]
+    )
     assert pickle.loads(pickle.dumps(policy)) == policy
 
 
-@pytest.mark.parametrize("wrong", ["skip", 3, Skip, [Skip], [skip_on_error], [ValueError], {"on": "error"}])
+@pytest.mark.parametrize(
+    "wrong", ["skip", 3, Skip, [Skip], [skip_on_error], [ValueError], {"on": "error"}]
+)
 def test_invalid_policies_are_refused(wrong: object):
     with pytest.raises(
-        UdfDefinitionError, match=r"of on_error is no error policy\. Give|argument 'on_error' has the wrong value"
+        UdfDefinitionError,
+        match=r"of on_error is no error policy\. Give|argument 'on_error' has the wrong value",
     ):
         ErrorPolicy.of(wrong)
 
@@ -136,12 +158,18 @@ def test_exponential_waits_lie_between_one_second_and_a_minute(attempt: int, see
 
 def test_fixed_and_linear_waits():
     assert [Backoff(kind="fixed").delay_s(attempt, RNG) for attempt in (1, 2, 9)] == [1.0, 1.0, 1.0]
-    assert [Backoff(kind="linear").delay_s(attempt, RNG) for attempt in (1, 2, 90)] == [1.0, 2.0, 60.0]
+    assert [Backoff(kind="linear").delay_s(attempt, RNG) for attempt in (1, 2, 90)] == [
+        1.0,
+        2.0,
+        60.0,
+    ]
     assert Backoff(initial_s=0, max_s=0).delay_s(4, RNG) == 0.0
 
 
 def test_a_decision_to_retry_carries_the_wait_of_its_own_matcher():
-    policy = ErrorPolicy.of([Retry(OSError, backoff="fixed"), Retry(backoff=Backoff(kind="linear", initial_s=7))])
+    policy = ErrorPolicy.of(
+        [Retry(OSError, backoff="fixed"), Retry(backoff=Backoff(kind="linear", initial_s=7))]
+    )
     assert policy.decide(OSError(), attempt=1, rng=RNG).delay_s == 1.0
     assert policy.decide(ValueError(), attempt=2, rng=RNG).delay_s == 14.0
 
@@ -158,7 +186,9 @@ def test_the_skip_count_is_judged_at_once_and_the_fraction_in_the_end():
 
 
 def test_the_least_limit_of_all_skips_holds_for_all_rows_together():
-    policy = ErrorPolicy.of([Skip(KeyError, max_skip_count=9), Skip(max_skip_count=4, max_skip_fraction=0.5)])
+    policy = ErrorPolicy.of(
+        [Skip(KeyError, max_skip_count=9), Skip(max_skip_count=4, max_skip_fraction=0.5)]
+    )
     assert policy.threshold == (4, 0.5)
     assert ErrorPolicy.of(Skip()).threshold == (None, None)
     ErrorPolicy.of(None).check_skips(5, 5, final=True)

@@ -11,7 +11,9 @@ from udf_runtime.policies import MinuteBudget
 
 
 def most_in_a_minute(spent: list[tuple[float, float]]) -> float:
-    return max(sum(amount for at, amount in spent if start <= at < start + 60) for start, _ in spent)
+    return max(
+        sum(amount for at, amount in spent if start <= at < start + 60) for start, _ in spent
+    )
 
 
 @pytest.mark.parametrize("limit", [1, 30, 60, 600, 90_000])

@@ -58,7 +58,9 @@ class CallBatches:
             results.add(result)
         return results.join(self._context.clock() - start_s)
 
-    def run_stream(self, batches: Iterable[pa.RecordBatch], call: CallStream) -> Iterator[BatchResult]:
+    def run_stream(
+        self, batches: Iterable[pa.RecordBatch], call: CallStream
+    ) -> Iterator[BatchResult]:
         """Yields a result per batch, from a single stream of calls.
 
         Raises:
@@ -81,7 +83,9 @@ class CallBatches:
                 pending.popleft()
                 yield first.join(first.seconds)
 
-    def _cut(self, batches: Iterable[pa.RecordBatch], pending: deque[_JoinedResults]) -> Iterator[pa.RecordBatch]:
+    def _cut(
+        self, batches: Iterable[pa.RecordBatch], pending: deque[_JoinedResults]
+    ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of each call, and appends each batch to `pending` before its rows."""
         for batch in batches:
             check_inputs(self._context.udf, batch)
@@ -95,7 +99,11 @@ class CallBatches:
 
     def _next_rows(self) -> int | None:
         """Returns the rows of the next call, at most as many as fit into memory."""
-        limits = [rows for rows in (self._size.next_rows(), self._context.row_limit.most) if rows is not None]
+        limits = [
+            rows
+            for rows in (self._size.next_rows(), self._context.row_limit.most)
+            if rows is not None
+        ]
         return min(limits, default=None)
 
     def _sort(self, batch: pa.RecordBatch) -> _BatchRows:
@@ -115,7 +123,11 @@ class CallBatches:
         udf = self._context.udf
         try:
             keys = key(batch) if udf.kind.takes_batches else key(*batch.columns)
-            keys = keys if isinstance(keys, (pa.Array, pa.ChunkedArray)) else pa.array(cast("Any", keys))
+            keys = (
+                keys
+                if isinstance(keys, (pa.Array, pa.ChunkedArray))
+                else pa.array(cast("Any", keys))
+            )
             order: pa.Array[Any] = pc.sort_indices(keys)  # stable, and NULL comes last
         except BaseException as error:
             if passes_through(error):
@@ -132,7 +144,9 @@ class CallBatches:
 
 
 @functools.lru_cache(maxsize=64)
-def _find_size(name: str, version: str, columns: tuple[str, ...] | None, clock: Callable[[], float]) -> ThroughputSize:
+def _find_size(
+    name: str, version: str, columns: tuple[str, ...] | None, clock: Callable[[], float]
+) -> ThroughputSize:
     """Returns the automatic size of a UDF, which all runners of this process share."""
     del name, version, columns  # the key of the cache
     return ThroughputSize(clock=clock)
@@ -187,7 +201,9 @@ class _JoinedResults:
     def add(self, result: BatchResult) -> None:
         """Adds the result of the next call."""
         self._failures += [
-            failure.renumber(rows=self.count + self._rows.distance(self.count + failure.row), depth=0)
+            failure.renumber(
+                rows=self.count + self._rows.distance(self.count + failure.row), depth=0
+            )
             for failure in result.failures
         ]
         self._values.append(result.values)
@@ -200,7 +216,11 @@ class _JoinedResults:
     def renumber(self, error: UdfRuntimeError) -> UdfRuntimeError:
         """Returns the error of the next call with its row counted in the runner's batch."""
         row = getattr(error, "row", None)
-        return error if row is None else renumber_error(error, self.count + self._rows.distance(self.count + row))
+        return (
+            error
+            if row is None
+            else renumber_error(error, self.count + self._rows.distance(self.count + row))
+        )
 
     def join(self, seconds: float) -> BatchResult:
         """Returns the result of the batch."""

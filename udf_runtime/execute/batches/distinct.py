@@ -81,7 +81,11 @@ def _as_storage(column: Any) -> Any:  # noqa: ANN401 - one of many kinds of arra
         return column
     items = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
     return pa.Array.from_buffers(
-        pa.list_(items.type), len(column), column.buffers()[:2], offset=column.offset, children=[items]
+        pa.list_(items.type),
+        len(column),
+        column.buffers()[:2],
+        offset=column.offset,
+        children=[items],
     )
 
 
@@ -89,7 +93,9 @@ def _as_bytes(lists: Any) -> pa.Array[Any]:  # noqa: ANN401 - any kind of list a
     """Returns the items of each list as bytes: their bits, or numbers for other kinds of items."""
     items = _fixed_items(lists.flatten())
     lengths: Any = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64) * items.itemsize])
+    offsets = np.concatenate(
+        [np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64) * items.itemsize]
+    )
     is_valid = np.packbits(lists.is_valid().to_numpy(zero_copy_only=False), bitorder="little")
     buffers: list[Any] = [pa.py_buffer(part.tobytes()) for part in (is_valid, offsets, items)]
     return pa.Array.from_buffers(pa.large_binary(), len(lists), buffers)
@@ -109,7 +115,9 @@ def _as_comparable(array: Any) -> Any:  # noqa: ANN401 - any array without child
     kind = array.type
     if t.is_string_view(kind) or t.is_binary_view(kind):
         return pc.cast(array, pa.large_binary())
-    if any(check(kind) for check in (t.is_null, t.is_boolean, t.is_string, t.is_binary)) or _is_large(kind):
+    if any(
+        check(kind) for check in (t.is_null, t.is_boolean, t.is_string, t.is_binary)
+    ) or _is_large(kind):
         return array
     bits = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
     return array.view(bits.get(kind.bit_width) or pa.binary(kind.bit_width // 8))
@@ -231,9 +239,13 @@ class DistinctCalls:
             origins, places, stored_rows = (), places - stored_rows, 0
         new_rows = np.flatnonzero(places == np.arange(stored_rows, stored_rows + batch.num_rows))
         served, new_calls, order = self._split_new(_take(batch, new_rows))
-        places[is_new] = stored_rows + order[np.searchsorted(new_rows, places[is_new] - stored_rows)]
+        places[is_new] = (
+            stored_rows + order[np.searchsorted(new_rows, places[is_new] - stored_rows)]
+        )
         called = new_rows[order[: len(new_rows)] >= served.inputs.num_rows]
-        self._plans.append(_BatchPlan(calls=(*origins, served, new_calls), places=places, called=called))
+        self._plans.append(
+            _BatchPlan(calls=(*origins, served, new_calls), places=places, called=called)
+        )
         self._stored += [served, new_calls] if served.inputs.num_rows else [new_calls]
         return new_calls.inputs
 
@@ -244,13 +256,20 @@ class DistinctCalls:
         order = np.empty(inputs.num_rows, np.int64)
         order[np.concatenate([rows, rest])] = np.arange(inputs.num_rows)
         empty = nulls(0, self._udf.data_type)
-        return _Calls(_take(inputs, rows), empty if values is None else values), _Calls(_take(inputs, rest)), order
+        return (
+            _Calls(_take(inputs, rows), empty if values is None else values),
+            _Calls(_take(inputs, rest)),
+            order,
+        )
 
     def _expand(self, result: BatchResult) -> BatchResult:
         """Returns the result of the first planned batch for the result of its distinct inputs."""
         plan = self._plans.popleft()
         own = plan.calls[-1]
-        own.values, own.failures = result.values, {failure.row: failure for failure in result.failures}
+        own.values, own.failures = (
+            result.values,
+            {failure.row: failure for failure in result.failures},
+        )
         self._store(own)
         if len(plan.called) == len(plan.places):
             return result
@@ -277,7 +296,10 @@ class DistinctCalls:
 
     def _has_room_for(self, answered: Sequence[_Calls]) -> bool:
         rows = sum(calls.inputs.num_rows for calls in answered)
-        return rows <= self._cache_rows and sum(calls.nbytes for calls in answered) <= self._cache_bytes
+        return (
+            rows <= self._cache_rows
+            and sum(calls.nbytes for calls in answered) <= self._cache_bytes
+        )
 
     def _renumber(self, error: UdfRuntimeError) -> UdfRuntimeError:
         """Returns an error with its row counted in the batch."""

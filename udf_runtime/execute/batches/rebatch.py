@@ -51,7 +51,9 @@ class Rebatcher:
     def take(self, rows: int) -> pa.RecordBatch | None:
         """Returns the next rows, fewer if `max_bytes` is reached; None at the end."""
         if rows < 1:
-            raise ValueError(f"Rebatcher.take cannot return a batch of {rows} rows. Give a number of rows from 1.")
+            raise ValueError(
+                f"Rebatcher.take cannot return a batch of {rows} rows. Give a number of rows from 1."
+            )
         parts = list(self._take_parts(rows))
         if len(parts) < 2:
             return parts[0] if parts else None
@@ -93,4 +95,6 @@ class Rebatcher:
         if self._size_of(batch.slice(0, rows)) <= limit_bytes:
             return rows
         sizes = range(1, rows)
-        return bisect.bisect_right(sizes, limit_bytes, key=lambda count: self._size_of(batch.slice(0, count)))
+        return bisect.bisect_right(
+            sizes, limit_bytes, key=lambda count: self._size_of(batch.slice(0, count))
+        )

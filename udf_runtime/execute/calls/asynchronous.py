@@ -18,7 +18,12 @@ from udf_runtime.event_loop import Coroutines
 from udf_runtime.execute.attempts import Attempts
 from udf_runtime.execute.call_context import CallContext, load_function, passes_through
 from udf_runtime.execute.calls.vector import BatchBisection
-from udf_runtime.execute.conversion.inputs import has_large_rows, scalar_columns, scalar_rows, vector_arguments
+from udf_runtime.execute.conversion.inputs import (
+    has_large_rows,
+    scalar_columns,
+    scalar_rows,
+    vector_arguments,
+)
 from udf_runtime.execute.result import BatchResult, RowFailure, find_cause
 
 
@@ -56,7 +61,9 @@ class AsyncCall:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s") from None
+            raise TimeoutError(
+                f"the call took longer than the timeout of {self._limit_s} s"
+            ) from None
 
 
 class AsyncCalls:
@@ -106,7 +113,16 @@ class AsyncScalarCalls(AsyncCalls):
 class _AsyncBatch:
     """The state of a batch in progress."""
 
-    __slots__ = ("_batch", "_calls", "_columns", "_context", "_failures", "_results", "_retries", "_waiting_rows")
+    __slots__ = (
+        "_batch",
+        "_calls",
+        "_columns",
+        "_context",
+        "_failures",
+        "_results",
+        "_retries",
+        "_waiting_rows",
+    )
 
     def __init__(self, calls: AsyncScalarCalls, batch: pa.RecordBatch) -> None:
         self._calls = calls
@@ -122,7 +138,9 @@ class _AsyncBatch:
         start_s = self._context.clock()
         run = self._calls.coroutines.run
         run(self._call_rows())
-        values = self._calls.output.from_rows(self._results, misfit=lambda row, error: run(self._settle(row, error)))
+        values = self._calls.output.from_rows(
+            self._results, misfit=lambda row, error: run(self._settle(row, error))
+        )
         return self._context.result(values, self._failures, retries=self._retries, start_s=start_s)
 
     async def _call_rows(self) -> None:
@@ -162,7 +180,9 @@ class _AsyncBatch:
         while True:
             decision = await attempts.decide_async(error)
             if decision.action == "fail":
-                raise self._context.failed(error, row=row, attempt=attempts.count) from find_cause(error)
+                raise self._context.failed(error, row=row, attempt=attempts.count) from find_cause(
+                    error
+                )
             if decision.action in ("skip", "give_up"):
                 self._failures.append(attempts.describe(error, decision, row=row))
                 return None

@@ -60,7 +60,9 @@ class ChunkerCalls:
             ChunksNotStoredError: The store failed.
         """
         file = self._folder.open_file(self._schema)
-        calls = ScalarCalls(self._context, function=functools.partial(self._call, file), output=self._output)
+        calls = ScalarCalls(
+            self._context, function=functools.partial(self._call, file), output=self._output
+        )
         result = calls.run(batch)
         file.flush()
         return result
@@ -109,7 +111,9 @@ class ChunkPieces:
                     piece = self._make_piece(pending, rows)
                     yield piece
                     rows += len(pending)
-                    most = min(_MOST_ROWS, max(1, _PIECE_BYTES * len(pending) // max(1, piece.nbytes)))
+                    most = min(
+                        _MOST_ROWS, max(1, _PIECE_BYTES * len(pending) // max(1, piece.nbytes))
+                    )
                     pending = []
             if pending:
                 yield self._make_piece(pending, rows)

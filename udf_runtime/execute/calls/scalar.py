@@ -23,7 +23,11 @@ class ScalarCalls:
     """
 
     def __init__(
-        self, context: CallContext, *, function: Callable[..., object] | None = None, output: Output | None = None
+        self,
+        context: CallContext,
+        *,
+        function: Callable[..., object] | None = None,
+        output: Output | None = None,
     ) -> None:
         """Loads the UDF in this process, unless `function` replaces the UDF."""
         self.context = context
@@ -31,7 +35,9 @@ class ScalarCalls:
         self.function = loaded if context.gate is None else context.gate.observe(loaded)
         self.output = context.output() if output is None else output
         self.time_limit = (
-            None if context.udf.timeout is None else TimeLimit(context.udf.name, self.function, context.udf.timeout)
+            None
+            if context.udf.timeout is None
+            else TimeLimit(context.udf.name, self.function, context.udf.timeout)
         )
 
     def run(self, batch: pa.RecordBatch) -> BatchResult:
@@ -78,7 +84,9 @@ class _Batch:
             if len(results) < rows:
                 # Without an exception, the function raised StopIteration, a normal end for
                 # `extend`.
-                results.append(self._settle(len(results), failed or StopIteration("raised by the function")))
+                results.append(
+                    self._settle(len(results), failed or StopIteration("raised by the function"))
+                )
         values = self.calls.output.from_rows(results, misfit=self._settle)
         return self.context.result(values, self.failures, retries=self.retries, start_s=start_s)
 
@@ -95,7 +103,9 @@ class _Batch:
         if is_by_row:
             return self._make_extender(scalar_rows(batch, parameters), results)
         if self.calls.time_limit is not None or self.context.gate is not None:
-            return self._make_extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
+            return self._make_extender(
+                zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results
+            )
         function = self.calls.function
         # `map` has consumed a row's arguments before the function raises, and `extend` keeps
         # earlier results. So earlier rows are kept, the next call continues with the next row, and
@@ -104,7 +114,9 @@ class _Batch:
         calls = map(function, *columns) if columns else map(lambda _: function(), rows)  # noqa: C417 - a generator would end
         return lambda: results.extend(calls)
 
-    def _make_extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
+    def _make_extender(
+        self, rows: Iterator[tuple[object, ...]], results: list[object]
+    ) -> Callable[[], None]:
         """Returns a function that calls rows, under the time limit and after the gate, if set."""
         limit, gate = self.calls.time_limit, self.context.gate
         if gate is not None:
@@ -120,7 +132,9 @@ class _Batch:
         while True:
             decision = attempts.decide(error)
             if decision.action == "fail":
-                raise self.context.failed(error, row=row, attempt=attempts.count) from find_cause(error)
+                raise self.context.failed(error, row=row, attempt=attempts.count) from find_cause(
+                    error
+                )
             if decision.action in ("skip", "give_up"):
                 self.failures.append(attempts.describe(error, decision, row=row))
                 return None

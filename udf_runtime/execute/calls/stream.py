@@ -9,7 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
-from udf_runtime.execute.call_context import CallContext, close_results, load_function, passes_through
+from udf_runtime.execute.call_context import (
+    CallContext,
+    close_results,
+    load_function,
+    passes_through,
+)
 from udf_runtime.execute.calls.vector import BatchBisection
 from udf_runtime.execute.conversion.casts import nulls
 from udf_runtime.execute.conversion.inputs import check_inputs, vector_arguments

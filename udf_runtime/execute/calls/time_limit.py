@@ -23,7 +23,9 @@ from udf_runtime.execute.call_context import HungCallsError
 MOST_HUNG_CALLS = 64
 """A UDF with more hung calls would fill the process with threads."""
 
-_abandoned: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # threads of late calls in this process
+_abandoned: weakref.WeakSet[threading.Thread] = (
+    weakref.WeakSet()
+)  # threads of late calls in this process
 
 
 def has_many_hung_calls() -> bool:

@@ -63,7 +63,9 @@ class BatchBisection:
 
     __slots__ = ("_call", "_context", "_large_rows", "failures", "retries")
 
-    def __init__(self, context: CallContext, call: Callable[[pa.RecordBatch], pa.Array[Any]]) -> None:
+    def __init__(
+        self, context: CallContext, call: Callable[[pa.RecordBatch], pa.Array[Any]]
+    ) -> None:
         self._context = context
         self._call = call
         self._large_rows = 0  # rows that ran out of memory alone
@@ -77,7 +79,9 @@ class BatchBisection:
             batch: At least a row.
             error: The error of the first call, if already made.
         """
-        parts = self._run_slices(batch, 0, 0) if error is None else self._run_part(batch, 0, 0, error)
+        parts = (
+            self._run_slices(batch, 0, 0) if error is None else self._run_part(batch, 0, 0, error)
+        )
         return join_parts(parts, self._context.udf.name)
 
     def result(self, values: pa.Array[Any], start_s: float) -> BatchResult:
@@ -118,7 +122,10 @@ class BatchBisection:
         if rows == 1 or decision.action == "give_up":
             self._large_rows += is_out_of_memory(error)
             error = renumber_error(error, start) if isinstance(error, UdfOutputError) else error
-            self.failures += [attempts.describe(error, decision, row=start + row, depth=depth) for row in range(rows)]
+            self.failures += [
+                attempts.describe(error, decision, row=start + row, depth=depth)
+                for row in range(rows)
+            ]
             return [nulls(rows, self._context.udf.data_type)]
         # The error is dropped before the halves run, because its traceback holds the batch and the
         # function's objects.

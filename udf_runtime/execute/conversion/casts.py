@@ -126,7 +126,9 @@ def first_overflow(source: Array, floats: Array) -> int | None:
     if not has_infinity(floats):
         return None
     infinite = pc.is_inf(_widen_half(floats))
-    finite = pc.is_finite(_widen_half(source)) if t.is_floating(source.type) else pc.is_valid(source)
+    finite = (
+        pc.is_finite(_widen_half(source)) if t.is_floating(source.type) else pc.is_valid(source)
+    )
     overflown: Array = pc.and_(infinite, finite)
     row: int = pc.index(overflown, pa.scalar(True)).as_py()
     return None if row < 0 else row
@@ -149,7 +151,11 @@ def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]
     Returns:
         The floats, and the first row with a finite number that became infinite; None without any.
     """
-    quick = _narrow_to_single(array, target) if t.is_float64(array.type) and t.is_float32(target) else None
+    quick = (
+        _narrow_to_single(array, target)
+        if t.is_float64(array.type) and t.is_float32(target)
+        else None
+    )
     if quick is not None:
         return quick, None
     floats = array.cast(target, safe=True)
@@ -269,7 +275,9 @@ def vector_array(child: Array, target: Any, null_mask: Array | None) -> pa.Array
     present: Array = pc.invert(null_mask)
     places = pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), 1)
     if target.value_field.nullable:
-        spread: pa.Array[Any] = vectors.take(pc.if_else(null_mask, pa.scalar(None, pa.int64()), places))
+        spread: pa.Array[Any] = vectors.take(
+            pc.if_else(null_mask, pa.scalar(None, pa.int64()), places)
+        )
         return spread
     # Lance rejects NULL items below a NULL vector if items are not nullable.
     vectors = vectors.take(pc.if_else(null_mask, 0, places))
@@ -321,7 +329,9 @@ def struct_array(
     arrays = list(children)
     if not arrays:
         empty: list[Any] = (
-            [()] * rows if null_mask is None else [None if null else () for null in null_mask.to_pylist()]
+            [()] * rows
+            if null_mask is None
+            else [None if null else () for null in null_mask.to_pylist()]
         )
         return pa.array(empty, type=target)
     hidden = 0 if null_mask is None else pc.sum(null_mask).as_py() or 0
@@ -375,7 +385,9 @@ def _cast_leaf(array: Array, target: pa.DataType) -> Array:
     if t.is_float16(target) and t.is_integer(source):
         _refuse_changed(array, result, pc.greater(pc.abs(array), pa.scalar(WHOLE_HALF)))
     elif t.is_decimal(target) and t.is_floating(source):
-        _refuse_changed(array, result, pc.not_equal(result.cast(pa.float64()), array.cast(pa.float64())))
+        _refuse_changed(
+            array, result, pc.not_equal(result.cast(pa.float64()), array.cast(pa.float64()))
+        )
     return result
 
 

@@ -110,7 +110,12 @@ def _convert_objects(
     A list of objects costs more than PyArrow's conversion of a text.
     """
     is_masked = isinstance(values, np.ma.MaskedArray)
-    if data_type is not None and is_exact(data_type) and not pa.types.is_floating(data_type) and not is_masked:
+    if (
+        data_type is not None
+        and is_exact(data_type)
+        and not pa.types.is_floating(data_type)
+        and not is_masked
+    ):
         with contextlib.suppress(*CONVERSION_ERRORS):
             array: Any = pa.array(values, data_type, from_pandas=nan_is_null)
             if isinstance(array, pa.Array):

@@ -40,7 +40,9 @@ def _open_blobs(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
             blobs.
     """
     if not (
-        pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_binary_view(column.type)
+        pa.types.is_binary(column.type)
+        or pa.types.is_large_binary(column.type)
+        or pa.types.is_binary_view(column.type)
     ):
         raise UdfDefinitionError(
             f"The parameter {parameter!r} takes a blob, and its column holds {column.type}. Give a binary column."
@@ -62,7 +64,9 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
         )
 
 
-def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> list[Sequence[object]]:
+def scalar_columns(
+    batch: pa.RecordBatch, parameters: Sequence[Parameter]
+) -> list[Sequence[object]]:
     """Returns the Python values of each column, a value per row; NULL is None.
 
     Each call makes new values.
@@ -72,10 +76,15 @@ def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> li
             year 9999.
         Exception: The annotated class of a parameter rejects a value.
     """
-    return [_make_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
+    return [
+        _make_python_values(column, parameter)
+        for column, parameter in zip(batch.columns, parameters, strict=True)
+    ]
 
 
-def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Iterator[tuple[object, ...]]:
+def scalar_rows(
+    batch: pa.RecordBatch, parameters: Sequence[Parameter]
+) -> Iterator[tuple[object, ...]]:
     """Yields the Python values of each row; after an error, continues with the next row.
 
     Raises:
@@ -106,7 +115,10 @@ def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
     if kind.takes_batches:
         return (batch,)
     if kind.takes_series:
-        return tuple(_make_series(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True))
+        return tuple(
+            _make_series(column, name)
+            for column, name in zip(batch.columns, batch.schema.names, strict=True)
+        )
     return tuple(batch.columns)
 
 
@@ -118,7 +130,11 @@ def _make_python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence
         if is_list(storage.type):
             return _make_numpy_rows(storage)
     values: list[object] = column.to_pylist()
-    read = value_reader(parameter.annotation, where=parameter.name) if parameter.form == "python" else None
+    read = (
+        value_reader(parameter.annotation, where=parameter.name)
+        if parameter.form == "python"
+        else None
+    )
     return values if read is None else [None if value is None else read(value) for value in values]
 
 
@@ -145,7 +161,10 @@ def _make_numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - any of thre
         parts = [flat[start:stop] for start, stop in itertools.pairwise(bounds)]
     if column.null_count == 0:
         return list(parts)
-    return [part if valid else None for part, valid in zip(parts, column.is_valid().to_pylist(), strict=True)]
+    return [
+        part if valid else None
+        for part, valid in zip(parts, column.is_valid().to_pylist(), strict=True)
+    ]
 
 
 def _make_series(column: pa.Array[Any], name: str) -> pd.Series:

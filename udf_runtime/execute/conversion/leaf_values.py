@@ -19,7 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
 
-from udf_runtime.execute.conversion.casts import WHOLE_HALF, first_overflow, has_infinity, zero_or_one_rows
+from udf_runtime.execute.conversion.casts import (
+    WHOLE_HALF,
+    first_overflow,
+    has_infinity,
+    zero_or_one_rows,
+)
 from udf_runtime.optional import HAS_NUMPY, np
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError)
@@ -38,7 +43,9 @@ _NO_NUMBERS = (bool, np.bool_, np.datetime64, np.timedelta64, str, bytes, bytear
 """Classes that `int` accepts, but that are no numbers of a column."""
 
 
-def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
+def leaf_array(
+    values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool
+) -> pa.Array[Any]:
     """Returns values as an array.
 
     Args:
@@ -67,7 +74,9 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
     return array
 
 
-def _make_exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
+def _make_exact_array(
+    values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool
+) -> pa.Array[Any]:
     """Returns values that PyArrow converts exactly or rejects."""
     if not nan_is_null:
         return _make_array(values, data_type, nan_is_null=False)
@@ -81,7 +90,12 @@ def _make_exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_i
 
 
 def _make_checked_array(
-    values: Sequence[object], data_type: pa.DataType, is_trusted: _Trust, check: _Check, *, nan_is_null: bool
+    values: Sequence[object],
+    data_type: pa.DataType,
+    is_trusted: _Trust,
+    check: _Check,
+    *,
+    nan_is_null: bool,
 ) -> pa.Array[Any]:
     """Returns values as an array, and checks each value of a class that PyArrow may change."""
     classes = set(map(type, values)) - {type(None)}
@@ -124,7 +138,11 @@ def _refuse_booleans(values: Sequence[object], floats: pa.Array[Any]) -> None:
 
 def is_exact(data_type: pa.DataType) -> bool:
     """Tells whether PyArrow converts values exactly, except for booleans and large floats."""
-    is_leaf = not (t.is_nested(data_type) or t.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType))
+    is_leaf = not (
+        t.is_nested(data_type)
+        or t.is_dictionary(data_type)
+        or isinstance(data_type, pa.BaseExtensionType)
+    )
     return is_leaf and _find_check(data_type) is None
 
 
@@ -161,7 +179,9 @@ def _unwrap_scalar(value: object) -> object:
 
 
 def _make_array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:  # noqa: ANN401
-    array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, type=data_type, from_pandas=nan_is_null)
+    array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(
+        values, type=data_type, from_pandas=nan_is_null
+    )
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
             f"the values of the batch are too large for one array of {data_type}; use a large_ type or smaller batches"
@@ -210,7 +230,9 @@ def _is_float(cls: type) -> bool:
 
 def _to_integer(value: Any) -> int:  # noqa: ANN401
     """Returns a number as an integer."""
-    if isinstance(value, _NO_NUMBERS) or not (hasattr(value, "__int__") or hasattr(value, "__index__")):
+    if isinstance(value, _NO_NUMBERS) or not (
+        hasattr(value, "__int__") or hasattr(value, "__index__")
+    ):
         raise _make_number_error(value)
     whole = int(value)
     if whole != value:
@@ -261,13 +283,17 @@ def _to_time(value: Any, *, unit: str) -> object:  # noqa: ANN401
 
 def _to_timestamp(value: Any, *, unit: str) -> object:  # noqa: ANN401
     if isinstance(value, dt.datetime):
-        return _check_unit(_to_python(value), value.microsecond * 1000 + _read_nanoseconds(value), unit)
+        return _check_unit(
+            _to_python(value), value.microsecond * 1000 + _read_nanoseconds(value), unit
+        )
     return _count_units(value, unit) if isinstance(value, np.datetime64) else _to_integer(value)
 
 
 def _to_duration(value: Any, *, unit: str) -> object:  # noqa: ANN401
     if isinstance(value, dt.timedelta):
-        return _check_unit(_to_python(value), value.microseconds * 1000 + _read_nanoseconds(value), unit)
+        return _check_unit(
+            _to_python(value), value.microseconds * 1000 + _read_nanoseconds(value), unit
+        )
     return _count_units(value, unit) if isinstance(value, np.timedelta64) else _to_integer(value)
 
 
@@ -283,7 +309,9 @@ def _to_python(value: Any) -> object:  # noqa: ANN401
     """
     if _read_nanoseconds(value) or not hasattr(value, "as_unit"):
         return value
-    plain: object = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value.to_pytimedelta()
+    plain: object = (
+        value.to_pydatetime() if hasattr(value, "to_pydatetime") else value.to_pytimedelta()
+    )
     return plain
 
 

@@ -24,7 +24,13 @@ class Output:
     __slots__ = ("_column", "_converter", "data_type", "udf")
 
     def __init__(
-        self, udf: str, data_type: pa.DataType, *, is_columns: bool, nan_is_null: bool, column: str | None = None
+        self,
+        udf: str,
+        data_type: pa.DataType,
+        *,
+        is_columns: bool,
+        nan_is_null: bool,
+        column: str | None = None,
     ) -> None:
         """Prepares for a UDF.
 
@@ -111,16 +117,22 @@ class Output:
         try:
             return cast(array, self.data_type)
         except CONVERSION_ERRORS as error:
-            row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), self.data_type))
+            row = first_failing(
+                len(array),
+                lambda start, stop: cast(array.slice(start, stop - start), self.data_type),
+            )
             raise self._make_value_error(error, row) from error
 
     def _to_array(self, result: object) -> pa.Array[Any]:
-        data = column_data(result, nan_is_null=self._converter.nan_is_null, data_type=self.data_type)
+        data = column_data(
+            result, nan_is_null=self._converter.nan_is_null, data_type=self.data_type
+        )
         if data is not None:
             return self.from_rows(data) if isinstance(data, list) else data
         if isinstance(result, (pa.RecordBatch, pa.Table)):
             return self._make_struct(
-                {name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows
+                {name: one_array(result.column(name)) for name in result.schema.names},
+                result.num_rows,
             )
         if is_data_frame(result):
             series = {str(name): result[name] for name in result.columns}
@@ -136,23 +148,34 @@ class Output:
 
     def _make_struct(self, columns: Mapping[str, pa.Array[Any]], rows: int) -> pa.Array[Any]:
         if not t.is_struct(self.data_type):
-            raise TypeError(f"expected one array of {self.data_type}, got columns {', '.join(columns)}")
+            raise TypeError(
+                f"expected one array of {self.data_type}, got columns {', '.join(columns)}"
+            )
         names = [field.name for field in self.data_type]
         if set(columns) != set(names):
-            raise ValueError(f"expected columns {', '.join(names)}, got {', '.join(columns) or 'none'}")
+            raise ValueError(
+                f"expected columns {', '.join(names)}, got {', '.join(columns) or 'none'}"
+            )
         if not names:
             return pa.array([()] * rows, type=self.data_type)
         arrays = [columns[name] for name in names]
         return pa.StructArray.from_arrays(
-            arrays, fields=[pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
+            arrays,
+            fields=[pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)],
         )
 
     def _make_child(self, name: str, column: object) -> pa.Array[Any]:
-        fields = {field.name: field.type for field in self.data_type} if t.is_struct(self.data_type) else {}
+        fields = (
+            {field.name: field.type for field in self.data_type}
+            if t.is_struct(self.data_type)
+            else {}
+        )
         if name not in fields:
             raise ValueError(f"expected columns {', '.join(fields) or 'none'}, got {name!r}")
         nan_is_null = self._converter.nan_is_null
-        output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null, column=name)
+        output = Output(
+            self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null, column=name
+        )
         return output._to_array(column)
 
     def _make_value_error(self, error: BaseException, row: int | None) -> UdfOutputError:

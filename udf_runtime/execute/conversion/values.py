@@ -75,7 +75,9 @@ class ValueConverter:
         """Yields position and error of each misfit, tested alone, in order."""
         return self._misfits(values, 0, len(values))
 
-    def _misfits(self, values: list[Any], start: int, stop: int) -> Iterator[tuple[int, BaseException]]:
+    def _misfits(
+        self, values: list[Any], start: int, stop: int
+    ) -> Iterator[tuple[int, BaseException]]:
         try:
             self._make(values[start:stop])
         except CONVERSION_ERRORS as error:
@@ -101,9 +103,13 @@ def _choose_maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) 
     if t.is_struct(data_type):
         nested = _Structs(data_type, [inner(field.type) for field in data_type], complete=complete)
     elif t.is_map(data_type):
-        nested = partial(_make_maps, data_type, inner(data_type.key_type), inner(data_type.item_type))
+        nested = partial(
+            _make_maps, data_type, inner(data_type.key_type), inner(data_type.item_type)
+        )
     elif is_list(data_type):
-        nested = partial(_make_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null)
+        nested = partial(
+            _make_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null
+        )
     elif t.is_nested(data_type):
         raise TypeError(f"there are no values of {data_type}")
     else:
@@ -147,7 +153,11 @@ def _make_exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> 
 
 def _are_of(item_type: pa.DataType, arrays: list[Any]) -> bool:
     """Tells whether NumPy arrays have the dtype of an Arrow type."""
-    present = arrays if type(None) not in set(map(type, arrays)) else [array for array in arrays if array is not None]
+    present = (
+        arrays
+        if type(None) not in set(map(type, arrays))
+        else [array for array in arrays if array is not None]
+    )
     dtypes = set(map(attrgetter("dtype"), present))
     try:
         return all(dtype.isnative and pa.from_numpy_dtype(dtype) == item_type for dtype in dtypes)
@@ -159,7 +169,9 @@ def _assemble_lists(data_type: Any, values: list[Any], child: Array) -> Array:  
     null_mask = _make_null_mask(values)
     if t.is_fixed_size_list(data_type):
         size = data_type.list_size
-        wrong = next((len(value) for value in values if value is not None and len(value) != size), None)
+        wrong = next(
+            (len(value) for value in values if value is not None and len(value) != size), None
+        )
         if wrong is not None:
             raise ValueError(f"expected {size} items, got {wrong}")
         return vector_array(child, data_type, null_mask)
@@ -178,7 +190,11 @@ def _concatenate_arrays(
         return None
     arrays = [value for value in values if value is not None]
     dtypes = {array.dtype for array in arrays}
-    if len(dtypes) != 1 or any(array.ndim != 1 for array in arrays) or not _is_castable(dtypes.pop(), item_type):
+    if (
+        len(dtypes) != 1
+        or any(array.ndim != 1 for array in arrays)
+        or not _is_castable(dtypes.pop(), item_type)
+    ):
         return None
     flat: Any = np.concatenate(arrays)
     return cast(pa.array(flat, from_pandas=nan_is_null), item_type)
@@ -212,7 +228,9 @@ def _list_numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
     if not array.ndim:
         raise TypeError("expected a list, got an array without dimensions")
     # `tolist` would turn moments into plain integers, and rows into lists.
-    items: list[object] = list(array) if array.ndim > 1 or array.dtype.kind in "mM" else array.tolist()
+    items: list[object] = (
+        list(array) if array.ndim > 1 or array.dtype.kind in "mM" else array.tolist()
+    )
     if array.ndim == 1 and isinstance(array, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(array)
         return [None if hidden else item for item, hidden in zip(items, masked, strict=True)]
@@ -225,12 +243,21 @@ def _list_numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
 def _make_maps(data_type: Any, make_keys: Maker, make_items: Maker, values: list[Any]) -> Array:  # noqa: ANN401
     maps: list[Any] = [value for value in values if value is not None]
     if set(map(type, maps)) <= {dict}:
-        keys, items = list(chain.from_iterable(maps)), list(chain.from_iterable(map(dict.values, maps)))
+        keys, items = (
+            list(chain.from_iterable(maps)),
+            list(chain.from_iterable(map(dict.values, maps))),
+        )
     else:
         values = [None if value is None else _list_entries(value) for value in values]
         pairs = list(chain.from_iterable(filter(None, values)))
         keys, items = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    return map_array(_compute_offsets(values), make_keys(keys), make_items(items), data_type, _make_null_mask(values))
+    return map_array(
+        _compute_offsets(values),
+        make_keys(keys),
+        make_items(items),
+        data_type,
+        _make_null_mask(values),
+    )
 
 
 def _list_entries(value: object) -> list[tuple[object, object]]:
@@ -271,7 +298,9 @@ class _Structs:
                 raise ValueError(f"field {name!r}: {error}") from error
         return struct_array(children, len(values), self._type, _make_null_mask(values))
 
-    def _split_rows(self, values: list[Any], get: Callable[[Any], Sequence[object]] | None) -> list[Sequence[object]]:
+    def _split_rows(
+        self, values: list[Any], get: Callable[[Any], Sequence[object]] | None
+    ) -> list[Sequence[object]]:
         none = (None,) * len(self._names)
         if get is tuple:
             return [none if value is None else value for value in values]

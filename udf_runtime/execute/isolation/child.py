@@ -50,7 +50,12 @@ from udf_runtime.execute.isolation.protocol.frames import (
     to_ipc,
     wait_closed,
 )
-from udf_runtime.execute.isolation.protocol.parent import Parent, ParentLimiter, ParentObjects, ParentTable
+from udf_runtime.execute.isolation.protocol.parent import (
+    Parent,
+    ParentLimiter,
+    ParentObjects,
+    ParentTable,
+)
 from udf_runtime.execute.isolation.protocol.sockets import is_own_user
 from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
@@ -96,11 +101,15 @@ class _Server:
 
     def run(self) -> None:
         """Serves connections until the end in order, and calls `teardown()`."""
-        threading.Thread(target=_run_or_end, args=(self._accept,), name="connections", daemon=True).start()
+        threading.Thread(
+            target=_run_or_end, args=(self._accept,), name="connections", daemon=True
+        ).start()
         while (connection := self._accepted.get()) is not None:
             self._loaded.serve(connection, is_main=True)
             with self._lock:
-                if self._current is connection:  # otherwise the next connection waits for this thread
+                if (
+                    self._current is connection
+                ):  # otherwise the next connection waits for this thread
                     self._current = None
                 connection.close()
                 if has_many_hung_calls():
@@ -137,7 +146,9 @@ class _Server:
                 self._current = connection
                 self._accepted.put(connection)
         if not is_main:
-            threading.Thread(target=self._serve_in_thread, args=(connection,), name="connection", daemon=True).start()
+            threading.Thread(
+                target=self._serve_in_thread, args=(connection,), name="connection", daemon=True
+            ).start()
 
     def _serve_in_thread(self, connection: socket.socket) -> None:
         with connection:
@@ -177,7 +188,9 @@ class LoadedUdf:
         with runner:
             serving.serve(runner, udf)
 
-    def _load(self, runner_side: Parent, start: ChildStart, *, is_main: bool) -> tuple[UDF, UdfRunner]:
+    def _load(
+        self, runner_side: Parent, start: ChildStart, *, is_main: bool
+    ) -> tuple[UDF, UdfRunner]:
         if not is_main:
             self._main_has_tried.wait()
         if self._udf is None:
@@ -229,7 +242,9 @@ class _Serving:
     def _send_result(self, result: BatchResult) -> None:
         failures = tuple(
             dataclasses.replace(
-                failure, message=self._variables.redact(failure.message), trace=self._variables.redact(failure.trace)
+                failure,
+                message=self._variables.redact(failure.message),
+                trace=self._variables.redact(failure.trace),
             )
             for failure in result.failures
         )

@@ -131,7 +131,9 @@ class DeviceRequest:
             used = folder.count_units()
             free = sorted(  # stable: the first of equally used devices
                 (used.get(name, 0), order, name, device)
-                for order, (name, device) in enumerate(zip(self._names(), self.candidates, strict=True))
+                for order, (name, device) in enumerate(
+                    zip(self._names(), self.candidates, strict=True)
+                )
                 if used.get(name, 0) + self._units <= _UNITS
             )
             chosen = sorted(free[: self._device_count], key=lambda entry: entry[1])
@@ -158,7 +160,10 @@ class DeviceLease:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -211,7 +216,9 @@ class _LeaseFolder:
 
     def list_holders(self, devices: Sequence[str]) -> list[str]:
         """Returns the names of the processes with leases of any of the devices."""
-        return sorted({holder for device, _, holder in self._list_leases() if holder and device in devices})
+        return sorted(
+            {holder for device, _, holder in self._list_leases() if holder and device in devices}
+        )
 
     def add_lease(self, device: str, units: int) -> int:
         """Adds a lease, and returns the descriptor that holds the lease."""
@@ -240,7 +247,9 @@ class _LeaseFolder:
             os.close(descriptor)
 
     def _open(self, name: str, flags: int) -> int:
-        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600, dir_fd=self._folder)
+        return os.open(
+            name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600, dir_fd=self._folder
+        )
 
 
 def list_devices() -> tuple[str, ...]:

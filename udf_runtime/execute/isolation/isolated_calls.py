@@ -15,7 +15,13 @@ from udf_runtime.execute.call_context import CallContext, HungCallsError
 from udf_runtime.execute.conversion.casts import nulls
 from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfConnection
 from udf_runtime.execute.isolation.process_source import ProcessSource
-from udf_runtime.execute.result import BatchResult, RowFailure, join_parts, renumber_error, row_failure
+from udf_runtime.execute.result import (
+    BatchResult,
+    RowFailure,
+    join_parts,
+    renumber_error,
+    row_failure,
+)
 from udf_runtime.policies import Fail
 
 _MOST_LOST = 3
@@ -40,7 +46,9 @@ class IsolatedCalls:
     UDF are handled by the same policy inside the process.
     """
 
-    def __init__(self, context: CallContext, processes: ProcessSpec, *, is_shared: bool, threads: int) -> None:
+    def __init__(
+        self, context: CallContext, processes: ProcessSpec, *, is_shared: bool, threads: int
+    ) -> None:
         """Pickles the UDF; starts no process yet.
 
         Args:
@@ -242,7 +250,10 @@ class _BatchRun:
                 return [result.values]
             if rows > 1:
                 half = rows // 2
-                return [*self._run(start, half, depth + 1), *self._run(start + half, rows - half, depth + 1)]
+                return [
+                    *self._run(start, half, depth + 1),
+                    *self._run(start + half, rows - half, depth + 1),
+                ]
             if not self._retry_row(died, attempt):
                 self._record(died, start, attempt, depth)
                 return [nulls(1, self._context.udf.result_type)]
@@ -269,7 +280,9 @@ class _BatchRun:
                     self._is_alone = True
 
     def _add(self, result: BatchResult, start: int, depth: int) -> None:
-        self.failures.extend(failure.renumber(rows=start, depth=depth) for failure in result.failures)
+        self.failures.extend(
+            failure.renumber(rows=start, depth=depth) for failure in result.failures
+        )
         self.retries += result.retries
         if result.batch_rows is not None:
             self._context.row_limit.lower(result.batch_rows)
@@ -281,7 +294,9 @@ class _BatchRun:
             return UdfProcessDiedError(udf=udf, exit_code=ended.exit_code, row=row, output=output)
         died = UdfProcessDiedError(udf=udf, exit_code=ended.exit_code, row=None, output=output)
         last_output = f" It said: {output}" if output else ""
-        died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{last_output}")
+        died.add_note(
+            f"It died while the UDF was loaded or before: no row is to blame.{last_output}"
+        )
         return died
 
     def _retry_row(self, died: UdfProcessDiedError, attempt: int) -> bool:
@@ -291,7 +306,10 @@ class _BatchRun:
             self._context.sleep(decision.delay_s)
             self.retries += 1
             return True
-        if isinstance(decision.matcher, Fail) and UdfProcessDiedError in decision.matcher.exceptions:
+        if (
+            isinstance(decision.matcher, Fail)
+            and UdfProcessDiedError in decision.matcher.exceptions
+        ):
             raise died
         return False
 

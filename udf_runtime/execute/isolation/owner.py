@@ -100,4 +100,6 @@ def _read_by_ps(pid: int) -> _ProcessFacts:
     command = ["ps", "-o", "ppid=,lstart=,comm=", "-p", str(pid)]
     fields = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()  # noqa: S603 - a fixed command
     start = hashlib.sha256(" ".join(fields[1:6]).encode()).hexdigest()[:12]
-    return _ProcessFacts(int(fields[0]), start, os.path.basename(" ".join(fields[6:])).lower().startswith(_PYTHONS))
+    return _ProcessFacts(
+        int(fields[0]), start, os.path.basename(" ".join(fields[6:])).lower().startswith(_PYTHONS)
+    )

@@ -48,7 +48,9 @@ def _open_folder(name: str, path: str, outer: int | None) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=outer)
     try:
-        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=outer)
+        folder = os.open(
+            name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=outer
+        )
     except NotADirectoryError:  # of a link, too
         raise _make_refusal(path) from None
     about = os.fstat(folder)

@@ -50,7 +50,13 @@ if TYPE_CHECKING:
 
 QUIT_WAIT_S = 5.0
 DEATH_CHECK_S = 0.2
-_OF_ANOTHER_PYTHON = ("PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "__PYVENV_LAUNCHER__", "VIRTUAL_ENV")
+_OF_ANOTHER_PYTHON = (
+    "PYTHONHOME",
+    "PYTHONSTARTUP",
+    "PYTHONUSERBASE",
+    "__PYVENV_LAUNCHER__",
+    "VIRTUAL_ENV",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +113,9 @@ class Interpreter:
         Args:
             num_cpus: Cores of the process.
         """
-        own_limits = {name: value for name, value in self.variables.in_clear().items() if name in THREAD_NAMES}
+        own_limits = {
+            name: value for name, value in self.variables.in_clear().items() if name in THREAD_NAMES
+        }
         return {**self._environment(), **thread_variables(num_cpus), **own_limits}
 
     def _environment(self) -> dict[str, str]:
@@ -122,7 +130,11 @@ class Interpreter:
             own_variables["VIRTUAL_ENV"] = self.folder
         # Programs of the environment's packages come first.
         programs = os.path.dirname(self.python)
-        return {**inherited, **own_variables, "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])}
+        return {
+            **inherited,
+            **own_variables,
+            "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +155,17 @@ class ProcessSpec:
         """Returns a digest of the dependencies of a UDF's process."""
         interpreter, start = self.interpreter, self.interpreter.environment(udf.num_cpus)
         parts = [
-            *(UDF.payload_digest(payload), interpreter.command, interpreter.folder, start["PYTHONPATH"]),
-            *({name: start.get(name) for name in THREAD_NAMES}, repr(self.devices), repr(interpreter.copies)),
+            *(
+                UDF.payload_digest(payload),
+                interpreter.command,
+                interpreter.folder,
+                start["PYTHONPATH"],
+            ),
+            *(
+                {name: start.get(name) for name in THREAD_NAMES},
+                repr(self.devices),
+                repr(interpreter.copies),
+            ),
             dict(sorted(interpreter.variables.in_clear().items())),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -160,7 +181,9 @@ class ProcessEndedError(Exception):
         output: Last output of the process.
     """
 
-    def __init__(self, exit_code: int, *, loaded: bool, called: bool = False, output: str = "") -> None:
+    def __init__(
+        self, exit_code: int, *, loaded: bool, called: bool = False, output: str = ""
+    ) -> None:
         super().__init__(f"the child process ended with {exit_code}")
         self.exit_code = exit_code
         self.loaded = loaded
@@ -270,7 +293,12 @@ class UdfConnection:
     """
 
     def __init__(
-        self, process: UdfProcess, connection: socket.socket, udf: UDF, start: ChildStart, chunks: ChunkFolder | None
+        self,
+        process: UdfProcess,
+        connection: socket.socket,
+        udf: UDF,
+        start: ChildStart,
+        chunks: ChunkFolder | None,
     ) -> None:
         """Sends the UDF; does not wait for its load."""
         self.process = process
@@ -281,7 +309,9 @@ class UdfConnection:
         self._udf = udf
         self._chunks = chunks
         enlarge(connection)
-        with contextlib.suppress(ProcessEndedError):  # raised by the first call, which knows the lost rows
+        with contextlib.suppress(
+            ProcessEndedError
+        ):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
     def call(self, batch: pa.RecordBatch, limiter: Limiter | None = None) -> BatchResult:
@@ -304,7 +334,9 @@ class UdfConnection:
                 raise self._make_unexpected_error(tag, payload)
             answer: Reply = pickle.loads(payload)  # noqa: S301 - from a process of this user, which has our rights anyway
             values = from_ipc(self._expect(Tag.VALUES, rpc)).column(0)
-        if not values.type.equals(self._udf.result_type):  # an extension type without a registration in this process
+        if not values.type.equals(
+            self._udf.result_type
+        ):  # an extension type without a registration in this process
             values = cast(values, self._udf.result_type)
         return BatchResult(
             values=values,

@@ -17,7 +17,10 @@ MEMORY_VARIABLE = "LANCE_SPARK_UDF_MEMORY"
 
 _SIZE = re.compile(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*")
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
-_CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 def read_idle_s() -> float:

@@ -47,7 +47,9 @@ _NEW = ".new-"
 
 _HEX = "0123456789abcdef"
 
-_started: list[subprocess.Popen[bytes]] = []  # supervisors that this process has started, to collect their exit status
+_started: list[
+    subprocess.Popen[bytes]
+] = []  # supervisors that this process has started, to collect their exit status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,9 @@ class ProcessRegistry:
             return self._start_on(None, udf, payload, spec)
         with contextlib.closing(_wait_for_devices(spec.devices)) as attempts:
             for lease in attempts:
-                process = self.take(key) if lease is None else self._start_on(lease, udf, payload, spec)
+                process = (
+                    self.take(key) if lease is None else self._start_on(lease, udf, payload, spec)
+                )
                 if process is not None:
                     break
         assert process is not None  # otherwise the last attempt raises
@@ -168,7 +172,9 @@ class ProcessRegistry:
             lease = next(lease for lease in attempts if lease is not None)
             return self._start_on(lease, udf, payload, spec)
 
-    def _start_on(self, lease: DeviceLease | None, udf: UDF, payload: bytes, spec: ProcessSpec) -> UdfProcess:
+    def _start_on(
+        self, lease: DeviceLease | None, udf: UDF, payload: bytes, spec: ProcessSpec
+    ) -> UdfProcess:
         with contextlib.nullcontext() if lease is None else lease:
             _check_interpreter(udf, spec.interpreter)
             self.make_room()
@@ -178,7 +184,11 @@ class ProcessRegistry:
                 {
                     "owner": [self._owner.pid, self._owner.start],
                     "idle_s": read_idle_s(),
-                    "command": [*spec.interpreter.command, "-m", "udf_runtime.execute.isolation.child"],
+                    "command": [
+                        *spec.interpreter.command,
+                        "-m",
+                        "udf_runtime.execute.isolation.child",
+                    ],
                     "environment": environment if lease is None else environment | lease.variables,
                     "hidden": spec.interpreter.variables.hidden_texts,
                 },
@@ -204,8 +214,17 @@ class ProcessRegistry:
             ):
                 os.rename(new, folder)
                 child = [calls.fileno(), life, *inherited]
-                parts = {"folder": folder, "control": tasks.fileno(), "life": life_end, "inherited": child}
-                _started.append(_start_supervisor({**start, **parts}, control_end, [tasks.fileno(), life_end, *child]))
+                parts = {
+                    "folder": folder,
+                    "control": tasks.fileno(),
+                    "life": life_end,
+                    "inherited": child,
+                }
+                _started.append(
+                    _start_supervisor(
+                        {**start, **parts}, control_end, [tasks.fileno(), life_end, *child]
+                    )
+                )
         except BaseException:
             control.close()
             for path in (new, folder):
@@ -219,7 +238,11 @@ class ProcessRegistry:
     def _list_entries(self, prefix: str = "") -> Iterator[str]:
         """Yields the folders of processes, the last started first."""
         try:
-            entries = [entry for entry in os.scandir(self._folder) if entry.name.startswith(prefix or tuple(_HEX))]
+            entries = [
+                entry
+                for entry in os.scandir(self._folder)
+                if entry.name.startswith(prefix or tuple(_HEX))
+            ]
         except FileNotFoundError:
             return
         for entry in sorted(entries, key=_read_start, reverse=True):
@@ -285,7 +308,11 @@ def _start_supervisor(
 @functools.cache
 def _read_supervisor() -> str:
     # Not `__file__`: the package may lie in a zip file.
-    return importlib.resources.files("udf_runtime.execute.isolation").joinpath("supervisor.py").read_text()
+    return (
+        importlib.resources.files("udf_runtime.execute.isolation")
+        .joinpath("supervisor.py")
+        .read_text()
+    )
 
 
 def _check_interpreter(udf: UDF, interpreter: Interpreter) -> None:

@@ -260,7 +260,9 @@ def _is_own_user(connection: socket.socket) -> bool:
     if not hasattr(socket, "SO_PEERCRED"):
         return True  # the mode of the folder alone
     form = struct.Struct("3i")
-    _, user, _ = form.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
+    _, user, _ = form.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
+    )
     return bool(user == os.getuid())
 
 

@@ -63,7 +63,9 @@ def status_of(job: lance_spark.Job, table: lance_spark.Table) -> Status:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "task_size", [pytest.param(40, marks=pytest.mark.long), 120], ids=["a task per fragment", "one task"]
+    "task_size",
+    [pytest.param(40, marks=pytest.mark.long), 120],
+    ids=["a task per fragment", "one task"],
 )
 def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, task_size: int):
     table = lab.table()
@@ -73,7 +75,11 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
     try:
         eventually(lambda: filled(table) == {0, 1}, 10)
         progress = job.progress()
-        assert (progress.status, progress.fragments_done, progress.rows_selected) == ("RUNNING", 2, 80)
+        assert (progress.status, progress.fragments_done, progress.rows_selected) == (
+            "RUNNING",
+            2,
+            80,
+        )
         assert not job.done()
     finally:
         lab.pardon()
@@ -83,7 +89,9 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
 
 
 @pytest.mark.parametrize(
-    "task_size", [40, pytest.param(120, marks=pytest.mark.long)], ids=["a task per fragment", "one task"]
+    "task_size",
+    [40, pytest.param(120, marks=pytest.mark.long)],
+    ids=["a task per fragment", "one task"],
 )
 def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(
     lab: Lab, task_size: int, monkeypatch: pytest.MonkeyPatch
@@ -97,13 +105,18 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(
     eventually(lambda: job.progress().rows_selected == 80)
     # Other processes see the progress in the history.
     eventually(lambda: table.get_job(job.job_id).rows_computed >= 80)
-    assert (table.get_job(job.job_id).status, table.get_job(job.job_id).rows_selected) == ("RUNNING", 120)
+    assert (table.get_job(job.job_id).status, table.get_job(job.job_id).rows_selected) == (
+        "RUNNING",
+        120,
+    )
     began = time.monotonic()
     job.cancel()
     assert time.monotonic() - began < 5, "it returns at once"
     assert ends(job) < STOPS_S
     assert status_of(job, table) == "CANCELLED"
-    with pytest.raises(lance_spark.BackfillIncompleteError, match="the job was cancelled; 2 of 3 fragments") as error:
+    with pytest.raises(
+        lance_spark.BackfillIncompleteError, match="the job was cancelled; 2 of 3 fragments"
+    ) as error:
         job.result()
     assert "concurrent" not in str(error.value)
     assert filled(table) == {0, 1}
@@ -233,5 +246,7 @@ def test_a_timeout_does_not_end_the_job(lab: Lab):
     assert table.get_job("slow").status == "RUNNING"
     lab.pardon()
     eventually(lambda: table.get_job("slow").status == "DONE")
-    assert lance.dataset(table.uri).count_rows("v IS NULL") == len([x for x in range(120) if x % 7 == 3])
+    assert lance.dataset(table.uri).count_rows("v IS NULL") == len(
+        [x for x in range(120) if x % 7 == 3]
+    )
     assert lab.new_calls() == Counter(range(120))

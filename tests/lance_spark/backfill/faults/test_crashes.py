@@ -31,7 +31,9 @@ def address(x: int) -> int:
     return (x // 40) << 32 | x % 40
 
 
-def assert_only_batches_were_repeated(calls: Counter[int], bad: list[int], deaths: int, *, batch: int = BATCH) -> None:
+def assert_only_batches_were_repeated(
+    calls: Counter[int], bad: list[int], deaths: int, *, batch: int = BATCH
+) -> None:
     """Asserts that calls were repeated only in the batches of bad rows, and in one batch of each killed task."""
     suspects = {x - x % batch + i for x in bad for i in range(batch)}
     assert set(calls) == set(range(ROWS))
@@ -58,14 +60,20 @@ def test_rows_that_kill_their_process_are_found_and_recorded_and_all_others_are_
     lab.order(dict.fromkeys(bad, how))
     result = run_and_fail(table, task_size=40, **SMALL)
     # Results of a task survive if another task ends its Spark job, and are never recomputed.
-    assert (result.status, result.rows_processed, result.rows_failed, result.fragments_done) == ("PARTIAL", 119, 1, 3)
+    assert (result.status, result.rows_processed, result.rows_failed, result.fragments_done) == (
+        "PARTIAL",
+        119,
+        1,
+        3,
+    )
     assert wrong_rows(table) == bad
     assert_only_batches_were_repeated(lab.new_calls(), bad, deaths=1, batch=4)
 
     errors = table.get_errors(result.job_id)
-    assert [(e.outcome, e.row_address, e.fragment_id) for e in sorted(errors, key=lambda e: e.row_address or 0)] == [
-        ("crashed", address(x), x // 40) for x in bad
-    ]
+    assert [
+        (e.outcome, e.row_address, e.fragment_id)
+        for e in sorted(errors, key=lambda e: e.row_address or 0)
+    ] == [("crashed", address(x), x // 40) for x in bad]
     assert {e.error_type.rpartition(".")[2] for e in errors} == {"UdfProcessDiedError"}
     assert table.get_errors(error_type="UdfProcessDiedError") == errors
     assert all(str(abs(exit_code)) in e.error_message for e in errors)
@@ -116,7 +124,9 @@ def test_killers_in_large_batches_are_found_by_halving(lab: Lab):
     table = lab.table(ROWS, ROWS)
     bad = [20, 99]
     lab.order(dict.fromkeys(bad, "exit"))
-    run_and_fail(table, task_size=1000, checkpoint_size=64, min_checkpoint_size=64)  # two batches, each with a killer
+    run_and_fail(
+        table, task_size=1000, checkpoint_size=64, min_checkpoint_size=64
+    )  # two batches, each with a killer
     calls = lab.new_calls()
     assert wrong_rows(table) == bad
     # Each killer costs a child for each of the 7 rounds of halving 64 rows, and a child calls no more rows than it
@@ -131,7 +141,12 @@ def test_a_policy_that_skips_deaths_makes_the_job_done(lab: Lab):
     table = lab.table(on_error=[Skip(UdfProcessDiedError)])
     lab.order({13: "exit", 77: "kill"})
     result = run(table, task_size=40, **SMALL)
-    assert (result.status, result.rows_skipped, result.rows_processed, result.rows_failed) == ("DONE", 2, 118, 0)
+    assert (result.status, result.rows_skipped, result.rows_processed, result.rows_failed) == (
+        "DONE",
+        2,
+        118,
+        0,
+    )
     assert wrong_rows(table) == [13, 77]
     assert {e.outcome for e in table.get_errors(result.job_id)} == {"skipped"}
     lab.new_calls()
@@ -147,7 +162,9 @@ def test_skip_on_any_error_skips_deaths_too(lab: Lab):
     lab.order({13: "exit", 15: "raise"})
     result = run(table, task_size=40, **SMALL)
     assert (result.status, result.rows_skipped) == ("DONE", 2)
-    types = {e.row_address: e.error_type.rpartition(".")[2] for e in table.get_errors(result.job_id)}
+    types = {
+        e.row_address: e.error_type.rpartition(".")[2] for e in table.get_errors(result.job_id)
+    }
     assert types == {13: "UdfProcessDiedError", 15: "ValueError"}
 
 
@@ -165,7 +182,12 @@ def test_a_policy_that_fails_on_deaths_ends_the_range(lab: Lab):
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param("exit", marks=pytest.mark.long), "kill", pytest.param("segfault", marks=pytest.mark.long)]
+    "how",
+    [
+        pytest.param("exit", marks=pytest.mark.long),
+        "kill",
+        pytest.param("segfault", marks=pytest.mark.long),
+    ],
 )
 def test_a_process_that_dies_once_costs_a_batch_per_task_and_nothing_else(lab: Lab, how: str):
     table = lab.table()
@@ -181,7 +203,9 @@ def test_a_process_that_dies_once_costs_a_batch_per_task_and_nothing_else(lab: L
 
 @pytest.mark.long
 def test_a_retry_policy_calls_a_row_again_whose_process_died(lab: Lab):
-    table = lab.table(on_error=[Retry(UdfProcessDiedError, max_attempts=2, backoff="fixed"), Skip()])
+    table = lab.table(
+        on_error=[Retry(UdfProcessDiedError, max_attempts=2, backoff="fixed"), Skip()]
+    )
     lab.order({13: "exit"})
     result = run(table, task_size=40)
     assert (result.status, result.rows_skipped) == ("DONE", 1)
@@ -206,7 +230,9 @@ def test_a_worker_that_is_killed_costs_a_batch_per_task(lab: Lab):
 
 
 @pytest.mark.long
-def test_where_spark_repeats_failed_tasks_the_outcomes_are_the_same(tmp_path: Path, spark: SparkSession):
+def test_where_spark_repeats_failed_tasks_the_outcomes_are_the_same(
+    tmp_path: Path, spark: SparkSession
+):
     labs = {}
     for name, policy in (("bad", None), ("flaky", None), ("skipped", [Skip(UdfProcessDiedError)])):
         (tmp_path / name).mkdir()
@@ -215,18 +241,34 @@ def test_where_spark_repeats_failed_tasks_the_outcomes_are_the_same(tmp_path: Pa
     labs["bad"].order({13: "exit", 77: "segfault"})
     labs["flaky"].order({13: "once exit", 77: "once kill"})
     labs["skipped"].order({13: "kill"})
-    jobs = {name: (lab.home, {"task_size": 40, "concurrency": 2, **SMALL}) for name, lab in labs.items()}
+    jobs = {
+        name: (lab.home, {"task_size": 40, "concurrency": 2, **SMALL}) for name, lab in labs.items()
+    }
     with driver(jobs, master="local[2,4]") as started:
         answers = started.answer()
-    assert answers["bad"] == {"complete": False, "status": "PARTIAL", "processed": 118, "skipped": 0, "failed": 2}
+    assert answers["bad"] == {
+        "complete": False,
+        "status": "PARTIAL",
+        "processed": 118,
+        "skipped": 0,
+        "failed": 2,
+    }
     assert (answers["flaky"]["complete"], answers["flaky"]["status"]) == (True, "DONE")
-    assert answers["skipped"] == {"complete": True, "status": "DONE", "processed": 119, "skipped": 1, "failed": 0}
+    assert answers["skipped"] == {
+        "complete": True,
+        "status": "DONE",
+        "processed": 119,
+        "skipped": 1,
+        "failed": 0,
+    }
     for name, wrong in (("bad", [13, 77]), ("flaky", []), ("skipped", [13])):
         lab = labs[name]
         table = lab.connection.open_table("t")
         assert wrong_rows(table) == wrong
         assert_only_batches_were_repeated(lab.new_calls(), [13, 77], deaths=2, batch=4)
         assert table.get_failed_row_addresses(name, "v") == [address(x) for x in wrong]
-        assert {e.outcome for e in table.get_errors()} == {"bad": {"crashed"}, "flaky": set(), "skipped": {"skipped"}}[
-            name
-        ]
+        assert {e.outcome for e in table.get_errors()} == {
+            "bad": {"crashed"},
+            "flaky": set(),
+            "skipped": {"skipped"},
+        }[name]

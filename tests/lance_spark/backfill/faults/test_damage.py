@@ -85,7 +85,9 @@ def values_files(table: lance_spark.Table) -> dict[int, Path]:
     ],
     ids=lambda damage: damage.__name__,
 )
-def test_a_damaged_checkpoint_is_computed_again_and_no_other(lab: Lab, damage: Damage, ranges: bool):
+def test_a_damaged_checkpoint_is_computed_again_and_no_other(
+    lab: Lab, damage: Damage, ranges: bool
+):
     table = failed_table(lab, ranges=ranges)
     files = values_files(table)
     assert sorted(files) == [0, 10, 20, 30, 40]
@@ -123,7 +125,13 @@ def test_a_checkpoint_of_another_table_is_not_used(lab: Lab):
 def test_strange_files_among_the_checkpoints_change_nothing(lab: Lab):
     table = failed_table(lab, ranges=False)
     folder = next(iter(values_files(table).values())).parent
-    for name in ("notes.txt", ".hidden.tmp", "0-10.10.job.rows", "9999-x.rows", "0-10.10.job.0123456789abcdef.rows"):
+    for name in (
+        "notes.txt",
+        ".hidden.tmp",
+        "0-10.10.job.rows",
+        "9999-x.rows",
+        "0-10.10.job.0123456789abcdef.rows",
+    ):
         (folder / name).write_bytes(b"nothing of ours")
     (folder / "folder").mkdir()
     run(table, task_size=1000)
@@ -184,7 +192,9 @@ def refuse(*_: object) -> None:
 
 
 def staged_files(table: lance_spark.Table) -> list[Path]:
-    referenced_files = {file.path for fragment in table.to_lance().get_fragments() for file in fragment.data_files()}
+    referenced_files = {
+        file.path for fragment in table.to_lance().get_fragments() for file in fragment.data_files()
+    }
     return [path for path in Path(table.uri, "data").iterdir() if path.name not in referenced_files]
 
 
@@ -198,7 +208,9 @@ def test_a_store_that_refuses_a_checkpoint_ends_the_job_at_once(lab: Lab):
     assert str(caught.value).count("cannot be written") == 1 and caught.value.uri == table.uri
     assert lab.new_calls().total() <= SLOTS * BATCH, "no range is begun after one was refused"
     assert [job.status for job in table.list_jobs()] == ["FAILED"]
-    assert {error.error_type for error in table.get_errors()} == {"lance_spark.errors.TableUnwritableError"}
+    assert {error.error_type for error in table.get_errors()} == {
+        "lance_spark.errors.TableUnwritableError"
+    }
     checkpoints.unlink()
     run(table)
     assert wrong_rows(table) == []
@@ -208,7 +220,11 @@ def test_records_that_are_damaged_cost_calls_and_nothing_else(lab: Lab):
     table = lab.table(ROWS, BATCH * 2)
     run(table)
     lab.new_calls()
-    records = [path for path in Path(table.uri, "_lance_spark", "records.lance").rglob("*") if path.is_file()]
+    records = [
+        path
+        for path in Path(table.uri, "_lance_spark", "records.lance").rglob("*")
+        if path.is_file()
+    ]
     assert records
     for path in records:
         cut_off(path)

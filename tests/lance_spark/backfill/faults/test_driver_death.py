@@ -67,7 +67,9 @@ def assert_whole_groups(table: lance_spark.Table, fragments: int) -> None:
             rows = fragment.to_table(columns=["x", "v"])
             values = rows["v"].to_pylist()
             expected = [value(x) for x in rows["x"].to_pylist()]
-            assert values in (expected, [None] * len(values)), f"version {version}, fragment {fragment.fragment_id}"
+            assert values in (expected, [None] * len(values)), (
+                f"version {version}, fragment {fragment.fragment_id}"
+            )
             filled += values == expected
         assert filled % fragments == 0
 
@@ -96,17 +98,25 @@ def where_of(point: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lab]]:
+def killed(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Lab]]:
     """Labs with one job each, all of the same driver, which a test killed while every job waited at its point."""
     labs = {point: Lab(home=tmp_path_factory.mktemp(point), spark=spark) for point in POINTS}
     jobs: dict[str, tuple[Path, dict[str, Any]]] = {}
     for point, lab in labs.items():
         lab.table(ROWS, FRAGMENT_ROWS)
-        settings = {"task_size": POINTS[point][0], "commit_granularity": None, "concurrency": AT_ONCE}
+        settings = {
+            "task_size": POINTS[point][0],
+            "commit_granularity": None,
+            "concurrency": AT_ONCE,
+        }
         jobs[point] = (lab.home, settings | where_of(point))
         if point in IN_UDF:
             lab.order({35: "wait"})
-    waited = [lab.home / ("waiting-35" if point in IN_UDF else "held") for point, lab in labs.items()]
+    waited = [
+        lab.home / ("waiting-35" if point in IN_UDF else "held") for point, lab in labs.items()
+    ]
     # Six of the jobs hold a slot each.
     with driver(jobs, master="local[8]") as started:
         started.wait_for(lambda: all(path.exists() for path in waited))
@@ -128,7 +138,9 @@ def test_a_driver_that_is_killed(point: str, killed: dict[str, Lab]):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(11))
-def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(tmp_path: Path, spark: SparkSession, seed: int):
+def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(
+    tmp_path: Path, spark: SparkSession, seed: int
+):
     chance = random.Random(seed)
     labs, jobs = {}, {}
     for number in range(3):
@@ -138,7 +150,11 @@ def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(tmp_path: Pa
         lab.table(ROWS, FRAGMENT_ROWS)
         lab.slow_down()
         task_size, granularity = chance.choice([30, 40, 80, 240]), chance.choice([1, 2, None])
-        settings = {"task_size": task_size, "commit_granularity": granularity, "concurrency": AT_ONCE}
+        settings = {
+            "task_size": task_size,
+            "commit_granularity": granularity,
+            "concurrency": AT_ONCE,
+        }
         jobs[f"job-{number}"] = (home, settings)
     after = chance.randrange(1, 3 * ROWS)
     with driver(jobs, master="local[4]") as started:

@@ -48,7 +48,9 @@ def start_workers(spark: SparkSession) -> None:
 @pytest.mark.parametrize("rows", [140, pytest.param(4000, marks=pytest.mark.long)])
 def test_the_rows_of_a_slow_task_use_all_slots(rows: int, jobs: SparkSession, tmp_path: Path):
     start_workers(jobs)
-    table = lance_spark.connect(str(tmp_path), jobs, progress=False).create_table("t", pa.table({"id": range(rows)}))
+    table = lance_spark.connect(str(tmp_path), jobs, progress=False).create_table(
+        "t", pa.table({"id": range(rows)})
+    )
     table.add_columns({"v": sleeping(tmp_path / "log")})
     result = table.backfill("v", task_size=rows)
     assert (result.status, result.rows_computed) == ("DONE", rows)

@@ -121,7 +121,11 @@ def test_two_finished_runs_of_everything_call_everything_twice(lab: Lab):
     assert lab.new_calls() == once(range(120))
     for _ in range(2):
         result = run(table, where="1=1")
-        assert (result.status, result.rows_computed, result.rows_from_checkpoint) == ("DONE", 120, 0)
+        assert (result.status, result.rows_computed, result.rows_from_checkpoint) == (
+            "DONE",
+            120,
+            0,
+        )
         assert lab.new_calls() == once(range(120))
     assert wrong_rows(table) == []
 
@@ -174,7 +178,9 @@ def test_a_run_of_everything_that_died_after_its_last_commit_is_complete_once(
     assert lab.new_calls() == once(range(120))
 
 
-def test_a_failed_run_of_everything_is_not_resumed_by_another_filter_where_rows_have_values(lab: Lab):
+def test_a_failed_run_of_everything_is_not_resumed_by_another_filter_where_rows_have_values(
+    lab: Lab,
+):
     table = lab.table(40, 40)
     run(table)
     lab.new_calls()
@@ -204,7 +210,9 @@ def test_another_filter_uses_the_checkpoints(lab: Lab):
     lab.new_calls()
     lab.pardon()
     run(table, where="x >= 20")
-    assert lab.new_calls() == once(24, range(30, 40)), "of another job, checkpoints that hold a value serve"
+    assert lab.new_calls() == once(24, range(30, 40)), (
+        "of another job, checkpoints that hold a value serve"
+    )
     run(table, where="x < 20 AND v IS NULL")
     assert lab.new_calls() == once(3, 10, 17)
     assert wrong_rows(table) == []
@@ -267,7 +275,10 @@ def test_a_udf_of_another_version_uses_no_checkpoint(lab: Lab):
     lab.pardon()
     other_udf = counting_udf(str(lab.home))
     run(
-        table, udf=type(other_udf).define(other_udf.load(), data_type=other_udf.data_type, name="computed", version="2")
+        table,
+        udf=type(other_udf).define(
+            other_udf.load(), data_type=other_udf.data_type, name="computed", version="2"
+        ),
     )
     assert lab.new_calls() == once(range(40))
 
@@ -298,7 +309,9 @@ def test_checkpoints_of_committed_fragments_are_gone(lab: Lab):
     table = lab.table()
     lab.order({65: "raise"})
     run_and_fail(table)
-    assert len(checkpoint_files(table)) == 20 // BATCH, "of the fragment that failed, and of no other"
+    assert len(checkpoint_files(table)) == 20 // BATCH, (
+        "of the fragment that failed, and of no other"
+    )
     lab.pardon()
     run(table)
     assert checkpoint_files(table) == []

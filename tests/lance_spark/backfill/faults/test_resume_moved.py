@@ -28,7 +28,9 @@ from udf_runtime.policies import skip_on_error
 
 pytestmark = pytest.mark.sample(1, tests=3)
 
-either_row_ids = pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable row ids", "row addresses"])
+either_row_ids = pytest.mark.parametrize(
+    "stable_row_ids", [True, False], ids=["stable row ids", "row addresses"]
+)
 
 
 def compact(table: lance_spark.Table, rows: int = 1000) -> None:
@@ -37,25 +39,33 @@ def compact(table: lance_spark.Table, rows: int = 1000) -> None:
     assert table.version > before
 
 
-def set_in_place(table: lance_spark.Table, fragment_id: int, column: str, values: dict[int, int | None]) -> None:
+def set_in_place(
+    table: lance_spark.Table, fragment_id: int, column: str, values: dict[int, int | None]
+) -> None:
     """Puts values into a fragment by another column file, as another tool may; rows keep their places."""
     dataset = table.to_lance()
     fragment = dataset.get_fragment(fragment_id)
     current = fragment.to_table(columns=[column]).column(column).to_pylist()
     assert len(current) == fragment.physical_rows
-    changed = pa.table({column: pa.array([values.get(i, v) for i, v in enumerate(current)], pa.int64())})
+    changed = pa.table(
+        {column: pa.array([values.get(i, v) for i, v in enumerate(current)], pa.int64())}
+    )
     name = f"others-{dataset.version}.lance"
     with LanceFileWriter(f"{table.uri}/data/{name}", changed.schema) as writer:
         writer.write_batch(changed)
     file = DataFile.create(dataset, name)
-    operation = lance.LanceOperation.DataReplacement([lance.LanceOperation.DataReplacementGroup(fragment_id, file)])
+    operation = lance.LanceOperation.DataReplacement(
+        [lance.LanceOperation.DataReplacementGroup(fragment_id, file)]
+    )
     lance.LanceDataset.commit(table.uri, operation, read_version=dataset.version)
 
 
 @pytest.mark.sample(4)
 @either_row_ids
 @pytest.mark.parametrize("task_size", [30, 1000], ids=["ranges", "whole fragments"])
-def test_compaction_after_a_failed_run_causes_no_call(lab: Lab, stable_row_ids: bool, task_size: int):
+def test_compaction_after_a_failed_run_causes_no_call(
+    lab: Lab, stable_row_ids: bool, task_size: int
+):
     table = lab.table(stable_row_ids=stable_row_ids)
     lab.order({65: "raise"})
     run_and_fail(table, task_size=task_size)
@@ -123,7 +133,9 @@ def test_cleanup_of_old_versions_alone_leaves_checkpoints_useful(lab: Lab):
 
 
 @either_row_ids
-def test_skipped_rows_are_called_again_after_a_compaction_and_no_others(lab: Lab, stable_row_ids: bool):
+def test_skipped_rows_are_called_again_after_a_compaction_and_no_others(
+    lab: Lab, stable_row_ids: bool
+):
     table = lab.table(stable_row_ids=stable_row_ids, on_error=skip_on_error())
     lab.order({5: "raise", 50: "raise"})
     run(table)
@@ -186,7 +198,9 @@ def test_checkpoints_of_rows_whose_inputs_changed_are_not_used_and_others_are(la
     set_in_place(table, 0, "x", {5: 1005, 6: 1006})
     run(table)
     calls = lab.new_calls()
-    assert {1005, 1006, *range(35, 40)} <= set(calls) <= {1005, 1006, *range(30, 40)} and max(calls.values()) == 1
+    assert {1005, 1006, *range(35, 40)} <= set(calls) <= {1005, 1006, *range(30, 40)} and max(
+        calls.values()
+    ) == 1
     assert wrong_rows(table) == []
 
 
@@ -202,7 +216,9 @@ def test_rows_that_an_update_moved_are_called_only_if_they_have_no_value(lab: La
     assert values_of(table)[1005] == 10050
 
 
-def test_a_column_that_was_dropped_and_added_again_uses_its_checkpoints_but_no_value_of_another(lab: Lab):
+def test_a_column_that_was_dropped_and_added_again_uses_its_checkpoints_but_no_value_of_another(
+    lab: Lab,
+):
     table = lab.table(40, 40)
     lab.order({35: "raise"})
     run_and_fail(table, task_size=1000)

@@ -19,7 +19,9 @@ SPARK_ROWS: dict[str, dict[int, str]] = {
     "percentiles.sql": {35: _MONTHS},
     "thetasketch.sql": {17: _BYTES},
     "tuplesketch.sql": {19: _BYTES},
-    "view-with-default-collation.sql": dict.fromkeys((10, 17, 24, 36, 55, 69, 76, 83, 95, 114), _COLLATIONS),
+    "view-with-default-collation.sql": dict.fromkeys(
+        (10, 17, 24, 36, 55, 69, 76, 83, 95, 114), _COLLATIONS
+    ),
 }
 """Tables and views of `VALUES` that stay Spark's own, by file and position of the statement, each with its reason.
 

@@ -35,12 +35,15 @@ _TABLE = re.compile(
     r"(?:(?:spark_catalog\.)?(?P<schema>\w+)\.)?(?P<name>`[^`]+`|\w+)(?![\w.`])",
     re.IGNORECASE,
 )
-_QUERY = re.compile(r"[\s(]*(SELECT|WITH|FROM|VALUES|TABLE|EXPLAIN|DESC|DESCRIBE|SHOW)\b", re.IGNORECASE)
+_QUERY = re.compile(
+    r"[\s(]*(SELECT|WITH|FROM|VALUES|TABLE|EXPLAIN|DESC|DESCRIBE|SHOW)\b", re.IGNORECASE
+)
 _CHANGE_AFTER_QUERY = re.compile(
     r"[\s(]*(WITH|FROM)\b.*\b(INSERT\s+(INTO|OVERWRITE)|MERGE\s+INTO)\b", re.IGNORECASE | re.DOTALL
 )
 _PLAN_OR_FOLDER = re.compile(
-    r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+|_metadata)\b", re.IGNORECASE | re.DOTALL
+    r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+|_metadata)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -99,13 +102,17 @@ def list_words(statement: str) -> set[str]:
 def get_table_name(statement: str, schema: str) -> SparkTableName | None:
     """Returns the name of a created table. The default schema is the current schema."""
     match = _TABLE.match(statement)
-    return match and SparkTableName((match["schema"] or schema).lower(), match["name"].strip("`").lower())
+    return match and SparkTableName(
+        (match["schema"] or schema).lower(), match["name"].strip("`").lower()
+    )
 
 
 def get_defined_name(statement: str) -> str:
     """Returns the last part of the name of a created view or function in lower case, or an empty string."""
     match = _FUNCTION.match(statement)
-    return (match["name"] if match else get_view_name(statement)).rpartition(".")[2].strip("`").lower()
+    return (
+        (match["name"] if match else get_view_name(statement)).rpartition(".")[2].strip("`").lower()
+    )
 
 
 def get_view_name(statement: str) -> str:
@@ -142,7 +149,9 @@ def get_test_jar() -> Path:
         partial.rename(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != _SHA256:
-        raise ValueError(f"The digest of the test jar differs: {path} has {digest}. Delete the file and try again.")
+        raise ValueError(
+            f"The digest of the test jar differs: {path} has {digest}. Delete the file and try again."
+        )
     return path
 
 
@@ -150,7 +159,11 @@ def get_test_jar() -> Path:
 def _read_jar() -> dict[str, str]:
     """Returns the texts of inputs and results by path: opening the jar takes a tenth of a second."""
     with ZipFile(get_test_jar()) as jar:
-        paths = [path for path in jar.namelist() if path.startswith((_INPUTS, _RESULTS)) and not path.endswith("/")]
+        paths = [
+            path
+            for path in jar.namelist()
+            if path.startswith((_INPUTS, _RESULTS)) and not path.endswith("/")
+        ]
         return {path: jar.read(path).decode() for path in paths}
 
 
@@ -185,7 +198,9 @@ def _read_outcomes(text: str) -> dict[str, str]:
         statement, _, rest = entry.partition("\n-- !query schema\n")
         schema, _, output = rest.partition("\n-- !query output\n")
         error = re.search(r'"(?:errorClass|condition)" : "([\w.]+)"', output)
-        outcomes[statement] = describe_error(error[1]) if error else describe_rows(schema, output.rstrip("\n"))
+        outcomes[statement] = (
+            describe_error(error[1]) if error else describe_rows(schema, output.rstrip("\n"))
+        )
     return outcomes
 
 
@@ -207,6 +222,8 @@ def split_statements(code: str) -> list[str]:
     """Splits code at semicolons. A block between delimiters is one statement."""
     statements: list[str] = []
     for position, block in enumerate(re.split(f"{_START}|{_END}", code)):
-        parts = [block.rstrip().removesuffix(";")] if position % 2 else re.split(r"(?<=[^\\]);", block)
+        parts = (
+            [block.rstrip().removesuffix(";")] if position % 2 else re.split(r"(?<=[^\\]);", block)
+        )
         statements += [part.strip().replace("\\;", ";") for part in parts]
     return [statement for statement in statements if statement]

@@ -50,7 +50,9 @@ class GoldenRun:
         spark_rows: Positions of statements whose rows Lance cannot store, with the error.
     """
 
-    def __init__(self, spark: SparkSession, file: GoldenFile, schema: str, catalog: str | None = None) -> None:
+    def __init__(
+        self, spark: SparkSession, file: GoldenFile, schema: str, catalog: str | None = None
+    ) -> None:
         self._file, self._schema, self._catalog = file, schema, catalog
         self._session = spark.newSession()
         self._position = 0
@@ -70,7 +72,9 @@ class GoldenRun:
         folder = self._file.name.partition("/")[0]
         catalog = {setting_of(self._catalog): "lancespark.LanceCatalog"} if self._catalog else {}
         with active_in_thread(self._session):
-            for key, value in (catalog | _SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
+            for key, value in (
+                catalog | _SESSION | _FOLDERS.get(folder, {}) | self._file.settings
+            ).items():
                 self._session.conf.set(key, value)
             schemas = self._list_schemas()
             self._session.sql(f"CREATE SCHEMA spark_catalog.{self._schema}")
@@ -85,7 +89,9 @@ class GoldenRun:
     def query(self, position: int) -> str:
         """Runs the earlier statements with an effect, then the query. Returns the query's outcome."""
         with active_in_thread(self._session):
-            for number, statement in enumerate(self._file.statements[self._position : position], self._position):
+            for number, statement in enumerate(
+                self._file.statements[self._position : position], self._position
+            ):
                 if not is_query(statement):
                     self._apply(number, statement)
             self._position = position
@@ -103,7 +109,9 @@ class GoldenRun:
         return sorted(row["tableName"] for row in rows)
 
     def _list_schemas(self) -> set[str]:
-        return {row["namespace"] for row in self._session.sql("SHOW SCHEMAS IN spark_catalog").collect()}
+        return {
+            row["namespace"] for row in self._session.sql("SHOW SCHEMAS IN spark_catalog").collect()
+        }
 
     def _apply(self, position: int, statement: str) -> None:
         """Runs a statement with an effect. Spark's own tables take changes, and views of `VALUES` select Lance tables."""
@@ -117,7 +125,11 @@ class GoldenRun:
         if name := get_defined_name(statement):
             self._definitions[name] = words
         view = get_view_name(statement)
-        if self._catalog is not None and is_view_of_values(statement) and (copy := self._store(position, view)):
+        if (
+            self._catalog is not None
+            and is_view_of_values(statement)
+            and (copy := self._store(position, view))
+        ):
             self._session.sql(f"ALTER VIEW {view} AS SELECT * FROM {copy}")
         tables = [changed for changed in self._changes if changed.name in words]
         self._changes |= dict.fromkeys([*tables, *([table] if table else [])], position)
@@ -139,7 +151,9 @@ class GoldenRun:
         if self._catalog is None:
             return
         words = self._list_read_words(statement)
-        for table in sorted(table for table in self._changes.keys() - self._hidden if table.name in words):
+        for table in sorted(
+            table for table in self._changes.keys() - self._hidden if table.name in words
+        ):
             if not self._is_table(table):
                 del self._changes[table]
                 continue
@@ -176,5 +190,9 @@ class GoldenRun:
         frame = self._session.sql(statement)
         plan = frame._jdf.queryExecution().executedPlan()
         rows = self._session._jvm.org.apache.spark.sql.execution.HiveResult.hiveResultString(plan)  # type: ignore[union-attr]
-        schema = frame._jdf.schema().catalogString().replace(f"spark_catalog.{self._schema}.", "spark_catalog.default.")
+        schema = (
+            frame._jdf.schema()
+            .catalogString()
+            .replace(f"spark_catalog.{self._schema}.", "spark_catalog.default.")
+        )
         return describe_rows(schema, rows.mkString("\n"))

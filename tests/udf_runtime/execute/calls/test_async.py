@@ -61,7 +61,9 @@ def quick(function: UDF, *batches: pa.RecordBatch) -> Any:
 
 
 def retry_soon(attempts: int = 3) -> ErrorPolicy:
-    return retry_all(max_attempts=attempts, backoff=Backoff(kind="fixed", initial_s=0.001, max_s=0.001))
+    return retry_all(
+        max_attempts=attempts, backoff=Backoff(kind="fixed", initial_s=0.001, max_s=0.001)
+    )
 
 
 def test_at_most_max_in_flight_calls_run_at_once_and_results_keep_their_order():
@@ -71,7 +73,9 @@ def test_at_most_max_in_flight_calls_run_at_once_and_results_keep_their_order():
         await calls.take(x, seconds=0.002 * (5 - x % 5))  # later rows end first
         return 2 * x
 
-    results = quick(asynchronous(double, max_in_flight=4), *batches_of(range(30), [], range(30, 50)))
+    results = quick(
+        asynchronous(double, max_in_flight=4), *batches_of(range(30), [], range(30, 50))
+    )
 
     assert values_of(results) == [[2 * x for x in range(30)], [], [2 * x for x in range(30, 50)]]
     assert calls.most == 4
@@ -96,7 +100,9 @@ def test_a_udf_may_be_awaited_like_its_function():
 
     assert asyncio.run(asynchronous(same)(3)) == 3
     assert asynchronous(same).is_async
-    assert asynchronous(same, max_in_flight=7).call_rows == 7  # the first batch of a task fills all places
+    assert (
+        asynchronous(same, max_in_flight=7).call_rows == 7
+    )  # the first batch of a task fills all places
 
 
 def test_a_failed_row_is_retried_and_then_settled_by_the_policy():
@@ -112,7 +118,9 @@ def test_a_failed_row_is_retried_and_then_settled_by_the_policy():
     [result] = quick(asynchronous(fussy, on_error=policy), *batches_of(range(10)))
 
     assert result.values.to_pylist() == [0, 1, 2, None, 4, 5, 6, 7, None, 9]
-    assert [(failure.row, failure.attempt, failure.message) for failure in result.failures] == [(3, 3, "no 3")]
+    assert [(failure.row, failure.attempt, failure.message) for failure in result.failures] == [
+        (3, 3, "no 3")
+    ]
     assert "in fussy" in result.failures[0].trace
     assert result.retries == 4
     assert calls.by_row == Counter({**dict.fromkeys(range(10), 1), 3: 3, 5: 3})
@@ -175,8 +183,14 @@ def test_an_error_or_an_early_end_cancels_the_calls_of_other_batches(is_vectoris
     async def wait_for_batch(x: pa.Array) -> pa.Array:
         return pa.array([await wait(x[0].as_py())], pa.int64())
 
-    options: dict[str, Any] = {"data_type": pa.int64(), "max_in_flight": 4, "on_error": Skip(ValueError)}
-    function = udf(wait_for_batch, batch_size=1, **options) if is_vectorised else udf(wait, **options)
+    options: dict[str, Any] = {
+        "data_type": pa.int64(),
+        "max_in_flight": 4,
+        "on_error": Skip(ValueError),
+    }
+    function = (
+        udf(wait_for_batch, batch_size=1, **options) if is_vectorised else udf(wait, **options)
+    )
     with UdfRunner(function) as runner:
         with pytest.raises(UdfFailedError, match="KeyError: 'two'"):
             list(runner.run(batches_of([2], [10], [11], [12], [13])))
@@ -213,7 +227,9 @@ def test_a_late_call_is_cancelled_and_retried():
             raise
         return x
 
-    [result] = quick(asynchronous(slow, call_timeout=0.05, on_error=retry_soon()), *batches_of(range(3)))
+    [result] = quick(
+        asynchronous(slow, call_timeout=0.05, on_error=retry_soon()), *batches_of(range(3))
+    )
 
     assert result.values.to_pylist() == [0, 1, 2]
     assert (cancelled, calls.by_row[1], result.retries) == ([1, 1], 3, 2)
@@ -252,7 +268,9 @@ def test_calls_of_whole_batches_run_at_once_and_a_bad_row_is_isolated():
             raise ValueError("five")
         return pa.array([2 * value for value in x.to_pylist()])
 
-    results = quick(double, *batches_of(*([4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3] for i in range(6))))
+    results = quick(
+        double, *batches_of(*([4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3] for i in range(6)))
+    )
 
     assert calls.most == 3
     assert [value for values in values_of(results) for value in values] == [

@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 
 from udf_runtime import Fail, Retry, Skip, chunker, udf, udtf
 from udf_runtime.checkpoint import LocalObjects, chunks
-from udf_runtime.checkpoint.chunks import ChunkFolder, ChunkReader, ChunksLostError, ChunksNotStoredError
+from udf_runtime.checkpoint.chunks import (
+    ChunkFolder,
+    ChunkReader,
+    ChunksLostError,
+    ChunksNotStoredError,
+)
 from udf_runtime.definition import UDF, as_udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError, UdfOutputError
 from udf_runtime.execute import BatchResult, UdfRunner, call_table
@@ -55,7 +60,9 @@ def read(result: BatchResult, chunk_udf: UDF, folder: ChunkFolder, **options: in
     values: Any = result.values
     rows: Rows = [[] if value.is_valid else None for value in values]
     valid_rows = np.flatnonzero(np.asarray(values.is_valid()))
-    for at, numbers, batch in reader.batches(values.drop_null(), **{"max_rows": 1000, "max_bytes": 1 << 20, **options}):
+    for at, numbers, batch in reader.batches(
+        values.drop_null(), **{"max_rows": 1000, "max_bytes": 1 << 20, **options}
+    ):
         for row, number, chunk in zip(valid_rows[at], numbers, batch.to_pylist(), strict=True):
             row_chunks = rows[row]
             assert row_chunks is not None
@@ -82,7 +89,9 @@ def expected(*texts: str | None) -> Rows:
 def test_each_row_has_its_chunks_in_order(folder: ChunkFolder, isolate: bool) -> None:
     texts = ("a bb", None, "", "ccc", "d e f")
     chunk_udf = chunker(split)
-    assert read(run(chunk_udf, *texts, folder=folder, isolate=isolate), chunk_udf, folder) == expected(*texts)
+    assert read(
+        run(chunk_udf, *texts, folder=folder, isolate=isolate), chunk_udf, folder
+    ) == expected(*texts)
 
 
 @settings(deadline=None, max_examples=25)
@@ -94,7 +103,9 @@ def test_each_row_has_its_chunks_in_order(folder: ChunkFolder, isolate: bool) ->
 def test_any_sizes_of_parts_and_of_batches(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str | None], most: int, size: int
 ) -> None:
-    folder = ChunkFolder(LocalObjects(str(tmp_path_factory.mktemp("chunks"))), "checkpoints/key", "job")
+    folder = ChunkFolder(
+        LocalObjects(str(tmp_path_factory.mktemp("chunks"))), "checkpoints/key", "job"
+    )
     chunk_udf = chunker(split)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "PART_BYTES", size)
@@ -126,11 +137,18 @@ def test_a_class_is_made_once_and_none_means_no_chunks(folder: ChunkFolder) -> N
             self.least = least
 
         def __call__(self, text: str) -> Generator[Word, None, None] | None:
-            return None if text == "none" else (Word(w, len(w)) for w in text.split() if len(w) >= self.least)
+            return (
+                None
+                if text == "none"
+                else (Word(w, len(w)) for w in text.split() if len(w) >= self.least)
+            )
 
     chunk_udf = as_udf(Splitter(2))
     assert chunk_udf is not None
-    assert read(run(chunk_udf, "a bb", "none", folder=folder), chunk_udf, folder) == [[{"word": "bb", "size": 2}], []]
+    assert read(run(chunk_udf, "a bb", "none", folder=folder), chunk_udf, folder) == [
+        [{"word": "bb", "size": 2}],
+        [],
+    ]
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -182,7 +200,9 @@ def test_an_error_that_no_policy_forgives_names_the_row(folder: ChunkFolder) -> 
         (lambda: 7, "returned int instead of an iterator"),
     ],
 )
-def test_invalid_chunks_are_errors(folder: ChunkFolder, make_chunks: Callable[[], object], message: str) -> None:
+def test_invalid_chunks_are_errors(
+    folder: ChunkFolder, make_chunks: Callable[[], object], message: str
+) -> None:
     @chunker(output_schema=WORD)
     def wrong(text: str) -> object:
         return make_chunks()
@@ -214,7 +234,9 @@ def test_threads_have_files_of_their_own(folder: ChunkFolder) -> None:
         assert read(result, chunk_udf, folder) == expected(*some)
 
 
-def test_a_row_of_any_number_of_chunks_is_not_held(folder: ChunkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_any_number_of_chunks_is_not_held(
+    folder: ChunkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunks, "PART_BYTES", 1 << 20)
 
     @chunker
@@ -266,7 +288,10 @@ def test_a_store_that_refuses_is_no_failure_of_the_row(tmp_path: Path) -> None:
 
 def test_the_version_follows_the_code_and_the_columns() -> None:
     assert chunker(split).version == chunker(split).version
-    assert chunker(split).version != chunker(split, output_schema=WORD.append(pa.field("n", pa.int8()))).version
+    assert (
+        chunker(split).version
+        != chunker(split, output_schema=WORD.append(pa.field("n", pa.int8()))).version
+    )
     assert chunker(split, version="1").version == "1"
     assert UDF.loads(chunker(split).dumps()).version == chunker(split).version
 
@@ -318,10 +343,13 @@ SUM = pa.schema([("sum", pa.int64())])
     "make",
     [
         lambda source: (
-            pa.record_batch({"sum": [sum(b.column(0).to_pylist())]}) for b in source.to_batches(batch_size=5)
+            pa.record_batch({"sum": [sum(b.column(0).to_pylist())]})
+            for b in source.to_batches(batch_size=5)
         ),
         lambda source: [pa.table({"sum": pa.array([10, 35], pa.int32())})],
-        lambda source: source.to_pandas().groupby(lambda i: i // 5).sum().rename(columns={"x": "sum"}),
+        lambda source: (
+            source.to_pandas().groupby(lambda i: i // 5).sum().rename(columns={"x": "sum"})
+        ),
     ],
 )
 def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], object]) -> None:
@@ -331,7 +359,9 @@ def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], obj
 
     sums_udf = as_udf(sums)
     assert sums_udf is not None
-    assert pa.Table.from_batches(call_table(sums_udf, Source()), schema=SUM).to_pydict() == {"sum": [10, 35]}
+    assert pa.Table.from_batches(call_table(sums_udf, Source()), schema=SUM).to_pydict() == {
+        "sum": [10, 35]
+    }
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def test_rows_come_in_order_and_null_arrives_as_none():
     assert all(result.values.type == INT and not result.failures for result in results)
 
 
-@pytest.mark.parametrize("value", [b"x" * (1 << 20), "x" * (1 << 20), [1.0] * 50_000], ids=["bytes", "text", "list"])
+@pytest.mark.parametrize(
+    "value", [b"x" * (1 << 20), "x" * (1 << 20), [1.0] * 50_000], ids=["bytes", "text", "list"]
+)
 def test_python_has_the_values_of_a_single_large_row(value):
     batch = batches_of(pa.array([value] * 20))[0]
     tracemalloc.start()
@@ -107,23 +109,30 @@ def test_a_null_in_one_list_does_not_change_the_type_of_another():
 )
 def test_structs_come_in_every_form_also_mixed(value):
     results = run(
-        make(lambda x: None if x is None else value if x else (7, "t"), data_type=SIZE), *batches_of([1, None, 0])
+        make(lambda x: None if x is None else value if x else (7, "t"), data_type=SIZE),
+        *batches_of([1, None, 0]),
     )
     assert values_of(results) == [[{"height": 2, "name": "b"}, None, {"height": 7, "name": "t"}]]
 
 
 def test_structs_within_lists_and_structs_are_evened_out_too():
     data_type = pa.struct([("sizes", pa.list_(SIZE)), ("one", SIZE)])
-    udf_ = make(lambda x: ([Size(x, "a"), {"height": x, "name": "b"}], SizeData("c", x)), data_type=data_type)
+    udf_ = make(
+        lambda x: ([Size(x, "a"), {"height": x, "name": "b"}], SizeData("c", x)),
+        data_type=data_type,
+    )
     struct_value = values_of(run(udf_, *batches_of([5])))[0][0]
-    assert [size["name"] for size in struct_value["sizes"]] == ["a", "b"] and struct_value["one"] == {
+    assert [size["name"] for size in struct_value["sizes"]] == ["a", "b"] and struct_value[
+        "one"
+    ] == {
         "height": 5,
         "name": "c",
     }
 
 
 @pytest.mark.parametrize(
-    "value", [(1,), (1, "b", 3), {"height": 1}, {"height": 1, "name": "b", "x": 3}, "text", Counter()]
+    "value",
+    [(1,), (1, "b", 3), {"height": 1}, {"height": 1, "name": "b", "x": 3}, "text", Counter()],
 )
 def test_columns_need_every_field_and_no_other(value):
     @udf
@@ -159,7 +168,10 @@ def test_a_value_that_does_not_fit_is_an_error_of_its_row(data_type, value):
     with pytest.raises(UdfOutputError, match="row 3 of the batch") as caught:
         run(udf_, *batches_of(list(range(6))))
     assert caught.value.row == 3
-    results = run(make(udf_.target, data_type=data_type, on_error=skip_on_error()), *batches_of(list(range(6))))
+    results = run(
+        make(udf_.target, data_type=data_type, on_error=skip_on_error()),
+        *batches_of(list(range(6))),
+    )
     assert failed_rows(results[0]) == [3] and results[0].values.null_count == 6
 
 
@@ -190,16 +202,22 @@ def test_a_value_that_fits_has_exactly_the_type(data_type, value):
 
 
 def test_nan_stays_nan():
-    nan_array = run(make(lambda x: float("nan"), data_type=pa.float64()), *batches_of([1]))[0].values
+    nan_array = run(make(lambda x: float("nan"), data_type=pa.float64()), *batches_of([1]))[
+        0
+    ].values
     assert nan_array.null_count == 0
 
 
 @settings(deadline=None)  # PyArrow imports pandas for its first array of a list
 @given(rows=st.integers(1, 60), bad=st.sets(st.integers(0, 59)), seed=st.integers())
-def test_each_healthy_row_is_called_exactly_once_and_each_bad_row_as_often_as_the_policy_says(rows, bad, seed):
+def test_each_healthy_row_is_called_exactly_once_and_each_bad_row_as_often_as_the_policy_says(
+    rows, bad, seed
+):
     calls: Counter[int] = Counter()
     rng = random.Random(seed)
-    raising = {row: rng.choice([ValueError, KeyError, StopIteration, SystemExit, "wrong"]) for row in bad}
+    raising = {
+        row: rng.choice([ValueError, KeyError, StopIteration, SystemExit, "wrong"]) for row in bad
+    }
 
     def work(x: int) -> object:
         calls[x] += 1
@@ -214,7 +232,9 @@ def test_each_healthy_row_is_called_exactly_once_and_each_bad_row_as_often_as_th
     bad_rows = sorted(row for row in bad if row < rows)
     assert failed_rows(result) == bad_rows
     assert result.values.to_pylist() == [None if row in bad else row * 2 for row in range(rows)]
-    assert calls == {row: 3 if row in bad and raising[row] is KeyError else 1 for row in range(rows)}
+    assert calls == {
+        row: 3 if row in bad and raising[row] is KeyError else 1 for row in range(rows)
+    }
     assert result.retries == 2 * sum(raising[row] is KeyError for row in bad_rows)
 
 
@@ -228,7 +248,9 @@ def test_a_retry_that_helps_leaves_no_failure_and_waits_as_the_policy_says():
             raise ConnectionError
         return x
 
-    udf_ = make(flaky, on_error=retry_all(max_attempts=3, backoff=Backoff(kind="linear", initial_s=2)))
+    udf_ = make(
+        flaky, on_error=retry_all(max_attempts=3, backoff=Backoff(kind="linear", initial_s=2))
+    )
     result = run(udf_, *batches_of([0, 1, 2]), sleep=waits.append)[0]
     assert result.values.to_pylist() == [0, 1, 2] and not result.failures
     assert (calls, waits, result.retries) == ([0, 1, 1, 1, 2], [2.0, 4.0], 2)
@@ -259,7 +281,12 @@ def test_without_a_policy_the_first_error_ends_the_run_and_is_chained():
     with pytest.raises(UdfFailedError) as caught:
         run(make(work), *batches_of([2, 1], [3, 0, 4]))
     error = caught.value
-    assert (error.row, error.error_type, error.attempt, error.max_attempts) == (1, "ZeroDivisionError", 1, 1)
+    assert (error.row, error.error_type, error.attempt, error.max_attempts) == (
+        1,
+        "ZeroDivisionError",
+        1,
+        1,
+    )
     assert isinstance(error.__cause__, ZeroDivisionError) and calls == [2, 1, 3, 0]
 
 
@@ -282,9 +309,15 @@ def test_traces_begin_at_the_users_function_and_are_bounded():
 
     failure = run(make(outer, on_error=skip_on_error()), *batches_of([1]))[0].failures[0]
     first = next(line for line in failure.trace.splitlines() if line.startswith("  File"))
-    assert "in outer" in first and "udf_runtime/execute/" not in first.replace("tests/udf_runtime", "")
+    assert "in outer" in first and "udf_runtime/execute/" not in first.replace(
+        "tests/udf_runtime", ""
+    )
     assert len(failure.trace) <= 8192 and len(failure.message) <= 8192
-    assert (failure.error_type, failure.outcome, failure.bisect_depth) == ("ValueError", "skipped", 0)
+    assert (failure.error_type, failure.outcome, failure.bisect_depth) == (
+        "ValueError",
+        "skipped",
+        0,
+    )
 
 
 @pytest.mark.parametrize("isolate", [False, True])

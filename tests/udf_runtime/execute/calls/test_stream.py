@@ -64,7 +64,9 @@ def test_several_inputs_come_as_tuples_and_record_batches_whole():
     assert values_of(run(adds, batch, batch)) == [[11, 22], [11, 22]]
     seconds = make(lambda rows: (row.column("b") for row in rows), Kind.RECORD_BATCH_ITER)
     assert values_of(run(seconds, batch)) == [[10, 20]]
-    assert values_of(run(make(lambda s: (x + 1 for x in s), Kind.PANDAS_ITER), *batches_of([1]))) == [[2]]
+    assert values_of(
+        run(make(lambda s: (x + 1 for x in s), Kind.PANDAS_ITER), *batches_of([1]))
+    ) == [[2]]
     assert pd is not None
 
 
@@ -88,13 +90,19 @@ def test_a_function_that_ends_after_each_batch_is_started_again():
         starts.append(1)
         yield next(batches)
 
-    assert values_of(run(make(single_batch, Kind.ARROW_ITER), *batches_of([1], [2], [3]))) == [[1], [2], [3]]
+    assert values_of(run(make(single_batch, Kind.ARROW_ITER), *batches_of([1], [2], [3]))) == [
+        [1],
+        [2],
+        [3],
+    ]
     assert len(starts) == 3
 
 
 def test_an_error_costs_only_its_rows_and_the_generator_is_started_again():
     work = Doubler({4})
-    results = run(doubling(work, on_error=skip_on_error()), *batches_of([1, 2], [3, 4, 5], [6], [7]))
+    results = run(
+        doubling(work, on_error=skip_on_error()), *batches_of([1, 2], [3, 4, 5], [6], [7])
+    )
     assert values_of(results) == [[2, 4], [6, None, 10], [12], [14]]
     assert [failed_rows(result) for result in results] == [[], [1], [], []]
     assert work.seen == [[1, 2], [3, 4, 5], [3], [4, 5], [4], [5], [6], [7]]
@@ -121,7 +129,9 @@ def test_with_batches_read_ahead_each_of_them_is_tried_alone():
                 raise ValueError
         yield from all_batches
 
-    results = run(make(read_ahead, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2], [], [3]))
+    results = run(
+        make(read_ahead, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2], [], [3])
+    )
     assert values_of(results) == [[1], [None], [], [3]]
 
 
@@ -170,7 +180,9 @@ def test_a_result_that_does_not_fit_is_settled_while_the_generator_lives_on():
         for batch in batches:
             yield batch.filter(pc.not_equal(batch, 2))
 
-    results = run(make(work, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2, 3], [4]))
+    results = run(
+        make(work, Kind.ARROW_ITER, on_error=skip_on_error()), *batches_of([1], [2, 3], [4])
+    )
     assert values_of(results) == [[1], [None, 3], [4]]
     assert len(starts) == 3  # the stream, and a restart for each half
 

@@ -33,7 +33,9 @@ SIZE = pa.struct([("height", pa.int64()), ("name", pa.string())])
 def test_arrow_udfs_get_arrays_and_record_batch_udfs_the_batch():
     batch = pa.record_batch({"a": [1, 2], "b": [10, None]})
     assert values_of(run(make(pc.add, Kind.ARROW, inputs=["a", "b"]), batch)) == [[11, None]]
-    assert values_of(run(make(lambda rows: rows.column("b"), Kind.RECORD_BATCH), batch)) == [[10, None]]
+    assert values_of(run(make(lambda rows: rows.column("b"), Kind.RECORD_BATCH), batch)) == [
+        [10, None]
+    ]
 
 
 def test_an_arrow_udf_costs_no_copy():
@@ -130,14 +132,20 @@ def test_safe_casts_give_exactly_the_type(data_type, returned):
         (pa.int64(), pa.record_batch({"height": [1, 2]}), None),
     ],
 )
-def test_results_that_do_not_fit_say_what_was_expected_and_which_row_it_was(data_type, returned, row):
-    with pytest.raises(UdfOutputError, match=r"UDF '.*' returned .*(expected|does not fit)|that is no") as caught:
+def test_results_that_do_not_fit_say_what_was_expected_and_which_row_it_was(
+    data_type, returned, row
+):
+    with pytest.raises(
+        UdfOutputError, match=r"UDF '.*' returned .*(expected|does not fit)|that is no"
+    ) as caught:
         run(make(lambda x: returned, Kind.ARROW, data_type), *batches_of([0, 0]))
     assert caught.value.row == row
 
 
 def test_a_skipped_misfit_names_its_row_in_the_whole_batch():
-    work = make(lambda x: pc.multiply(x, 2**40), Kind.ARROW, pa.int32(), on_error=Skip(UdfOutputError))
+    work = make(
+        lambda x: pc.multiply(x, 2**40), Kind.ARROW, pa.int32(), on_error=Skip(UdfOutputError)
+    )
     result = run(work, *batches_of([0, 0, 0, 1]))[0]
     assert failed_rows(result) == [3]
     assert "row 3 of the batch" in result.failures[0].message
@@ -156,7 +164,9 @@ def test_a_wrong_number_of_rows_says_both_numbers():
 @pytest.mark.parametrize(
     "returned",
     [
-        pa.StructArray.from_arrays([pa.array(["a", "b"]), pa.array([1, 2], pa.int32())], names=["name", "height"]),
+        pa.StructArray.from_arrays(
+            [pa.array(["a", "b"]), pa.array([1, 2], pa.int32())], names=["name", "height"]
+        ),
         pa.record_batch({"name": ["a", "b"], "height": [1, 2]}),
         pa.table({"height": [1, 2], "name": ["a", "b"]}),
         pd.DataFrame({"name": ["a", "b"], "height": [1, 2]}),
@@ -180,7 +190,9 @@ def test_null_structs_survive_reordering_and_slicing():
         [None, {"name": "a", "height": 1}, None, {"name": None, "height": 2}],
         pa.struct([("name", pa.string()), ("height", pa.int64())]),
     )
-    result = run(make(lambda x: structs.slice(1), Kind.ARROW, SIZE), *batches_of([0, 0, 0]))[0].values
+    result = run(make(lambda x: structs.slice(1), Kind.ARROW, SIZE), *batches_of([0, 0, 0]))[
+        0
+    ].values
     assert result.to_pylist() == [{"height": 1, "name": "a"}, None, {"height": 2, "name": None}]
 
 
@@ -198,7 +210,9 @@ def test_halving_finds_k_bad_rows_in_k_log_n_calls_and_keeps_what_worked(rows, b
         worked.update(x.to_pylist())
         return x
 
-    result = run(make(work, Kind.ARROW, on_error=skip_on_error()), *batches_of(list(range(rows))))[0]
+    result = run(make(work, Kind.ARROW, on_error=skip_on_error()), *batches_of(list(range(rows))))[
+        0
+    ]
     bad_rows = {row for row in bad if row < rows}
     assert failed_rows(result) == sorted(bad_rows)
     assert result.values.to_pylist() == [None if row in bad_rows else row for row in range(rows)]
@@ -211,8 +225,13 @@ def test_an_output_that_does_not_fit_is_halved_like_any_error():
     def drops_three(x: pa.Array) -> pa.Array:
         return x.filter(pc.not_equal(x, 3))
 
-    result = run(make(drops_three, Kind.ARROW, on_error=Skip(UdfOutputError)), *batches_of(list(range(10))))[0]
-    assert failed_rows(result) == [3] and result.failures[0].error_type == "udf_runtime.errors.UdfOutputError"
+    result = run(
+        make(drops_three, Kind.ARROW, on_error=Skip(UdfOutputError)), *batches_of(list(range(10)))
+    )[0]
+    assert (
+        failed_rows(result) == [3]
+        and result.failures[0].error_type == "udf_runtime.errors.UdfOutputError"
+    )
     assert result.failures[0].trace.count("udf_runtime/execute/conversion/outputs") == 0
 
 
@@ -225,7 +244,10 @@ def test_a_batch_is_retried_as_a_whole_before_it_is_halved():
             raise ConnectionError
         return x
 
-    result = run(make(flaky, Kind.ARROW, on_error=[Retry(max_attempts=3), Skip()]), *batches_of(list(range(8))))[0]
+    result = run(
+        make(flaky, Kind.ARROW, on_error=[Retry(max_attempts=3), Skip()]),
+        *batches_of(list(range(8))),
+    )[0]
     assert sizes == [8, 8, 8] and result.retries == 2 and not result.failures
 
 
@@ -238,10 +260,18 @@ def test_on_the_way_down_only_the_row_that_is_alone_is_retried():
             raise ValueError
         return x
 
-    result = run(make(work, Kind.ARROW, on_error=[Retry(max_attempts=2), Skip()]), *batches_of(list(range(8))))[0]
+    result = run(
+        make(work, Kind.ARROW, on_error=[Retry(max_attempts=2), Skip()]),
+        *batches_of(list(range(8))),
+    )[0]
     assert sizes == [8, 8, 4, 2, 2, 1, 1, 1, 4]
     failure = result.failures[0]
-    assert (failure.row, failure.attempt, failure.max_attempts, failure.bisect_depth) == (2, 2, 2, 3)
+    assert (failure.row, failure.attempt, failure.max_attempts, failure.bisect_depth) == (
+        2,
+        2,
+        2,
+        3,
+    )
 
 
 def test_an_error_that_is_not_skipped_is_retried_in_a_half_and_ends_the_run_with_its_row_if_it_is_alone():

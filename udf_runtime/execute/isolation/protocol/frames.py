@@ -180,7 +180,9 @@ def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
 def _write(fd: int, parts: Sequence[memoryview]) -> None:
     rest = deque(part for part in parts if len(part))
     while rest:
-        pieces = [part[:_MOST_WRITTEN_BYTES] for part in itertools.islice(rest, _MOST_WRITTEN_PARTS)]
+        pieces = [
+            part[:_MOST_WRITTEN_BYTES] for part in itertools.islice(rest, _MOST_WRITTEN_PARTS)
+        ]
         pieces = pieces if sum(map(len, pieces)) <= _MOST_WRITTEN_BYTES else pieces[:1]
         try:
             count = os.writev(fd, pieces)

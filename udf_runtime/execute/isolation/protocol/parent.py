@@ -10,7 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.execute.isolation.protocol.frames import Payload, Tag, from_ipc, read_frame, write_frame
+from udf_runtime.execute.isolation.protocol.frames import (
+    Payload,
+    Tag,
+    from_ipc,
+    read_frame,
+    write_frame,
+)
 
 
 class Parent:

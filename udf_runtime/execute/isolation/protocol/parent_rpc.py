@@ -25,7 +25,10 @@ class ParentRpc:
     """
 
     def __init__(
-        self, chunks: ChunkFolder | None = None, source: TableSource | None = None, limiter: Limiter | None = None
+        self,
+        chunks: ChunkFolder | None = None,
+        source: TableSource | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self.table_error: Exception | None = None
         self._limiter = limiter
@@ -50,7 +53,9 @@ class ParentRpc:
         if self._source is None:
             raise OSError(f"there is nothing to answer {operation!r} with")
         try:
-            return self._answer_table(self._source, operation, *(int(str(each)) for each in arguments))
+            return self._answer_table(
+                self._source, operation, *(int(str(each)) for each in arguments)
+            )
         except Exception as error:
             self.table_error = error
             raise

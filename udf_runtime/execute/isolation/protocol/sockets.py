@@ -49,7 +49,9 @@ def connect(path: str) -> socket.socket:
     if is_own_user(connection):
         return connection
     connection.close()
-    raise PermissionError(f"A process of another user listens at {path}. Remove the folder of this socket.")
+    raise PermissionError(
+        f"A process of another user listens at {path}. Remove the folder of this socket."
+    )
 
 
 def is_own_user(connection: socket.socket) -> bool:
@@ -68,7 +70,9 @@ def _short_address(path: str) -> Iterator[str]:
         yield path
         return
     if not os.path.isdir("/proc/self/fd"):
-        raise OSError(f"The path of a socket is too long for this system: {path}. Set TMPDIR to a shorter folder.")
+        raise OSError(
+            f"The path of a socket is too long for this system: {path}. Set TMPDIR to a shorter folder."
+        )
     folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
