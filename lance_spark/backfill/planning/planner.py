@@ -420,25 +420,26 @@ def _records_of_lost_nulls(
     """
     if not (dataset.has_stable_row_ids and shrunk_ids):
         return []
-    own_records = _own_records(records, spec)
     null_records = [
-        record for record in own_records if record.nulls and record.fragment_id in shrunk_ids
+        record
+        for record in _own_records(records, spec)
+        if record.nulls and record.fragment_id in shrunk_ids
     ]
     if not null_records:
         return []
-    first, last = (
-        min(record.fragment_id for record in null_records),
-        max(record.table_version for record in records),
-    )
-    version = spec.snapshot.version or 0
+    first = min(record.fragment_id for record in null_records)
+    return null_records if _has_unrecorded(spec, dataset, records, after=first) else []
+
+
+def _has_unrecorded(
+    spec: BackfillSpec, dataset: lance.LanceDataset, records: Records, *, after: int
+) -> bool:
+    """Tells whether a later fragment of the last version with records has rows without one."""
+    last, version = max(record.table_version for record in records), spec.snapshot.version or 0
     base = open_base(spec.snapshot, last) if last < version else dataset
-    later_ids = [] if base is None else [number for number in base.fragment_ids() if number > first]
+    later_ids = [] if base is None else [number for number in base.fragment_ids() if number > after]
     handles = filter(None, map(dataset.get_fragment, later_ids))
-    return (
-        null_records
-        if any(not _is_recorded(spec, handle.metadata, records) for handle in handles)
-        else []
-    )
+    return any(not _is_recorded(spec, handle.metadata, records) for handle in handles)
 
 
 def _is_recorded(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> bool:
