@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -222,21 +223,33 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - the next look tries again
             self._observer.fail_look(error)
             return AgentPlan()
-        steps = (step for step in plan.steps if step.status == "due")
-        self._pending = {step.key: step for step in steps if step.key not in self._running}
+        self._pending = self._select_steps(step for step in plan.steps if step.status == "due")
         for step in plan.steps:
             if step.status == "failed":
                 self._note(step)
         return plan
 
+    def _select_steps(self, due_steps: Iterable[AgentStep]) -> dict[StepKey, AgentStep]:
+        """Returns the steps of a look to start before the next look.
+
+        A step that already waits starts before a repetition of its inputs. Otherwise, a steady
+        writer of the inputs would delay the step forever.
+        """
+        due = {step.key: step for step in due_steps if step.key not in self._running}
+        waiting = self._pending.keys() & due.keys()
+        ended_inputs = {key for later in waiting for key in self._pending[later].after_keys}
+        return {key: step for key, step in due.items() if key not in ended_inputs - waiting}
+
     def _work(self, plan: AgentPlan, next_look: float) -> None:
         """Runs the steps of a look until the next look, and waits for its time.
 
-        Without a free place for a job, the next look waits, too.
+        The next look waits while no place is free for a job, or a step of this look can start.
         """
         while self._pending or self._running:
-            is_full = len(self._running) >= self._settings.max_jobs
-            if self._over.is_set() or (time.monotonic() >= next_look and not is_full):
+            is_busy = len(self._running) >= self._settings.max_jobs or any(
+                map(self._has_inputs, self._pending.values())
+            )
+            if self._over.is_set() or (time.monotonic() >= next_look and not is_busy):
                 return
             for step in self._advance(_LOOK_AT_JOBS_S):
                 self._note(step)
@@ -274,12 +287,14 @@ class Agent:
         for key, step in list(self._pending.items()):
             if len(self._running) >= self._settings.max_jobs:
                 break
-            if key in self._pending and not any(
-                earlier in self._pending or earlier in self._running for earlier in step.after_keys
-            ):
+            if key in self._pending and self._has_inputs(step):
                 del self._pending[key]
                 ended += self._start(step)
         return ended
+
+    def _has_inputs(self, step: AgentStep) -> bool:
+        """Tells whether all steps with the inputs of a step have ended."""
+        return not any(key in self._pending or key in self._running for key in step.after_keys)
 
     def _hold_all(self, reason: str) -> list[AgentStep]:
         steps = [replace(step, status="waiting", reason=reason) for step in self._pending.values()]

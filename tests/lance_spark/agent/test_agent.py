@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -47,6 +48,16 @@ def quadruple(y: int) -> int:
     return 2 * y
 
 
+@udf(version="1")
+def triple(y: int | None) -> int | None:
+    return None if y is None else 3 * y
+
+
+@udf(version="1")
+def total(y: int | None, a: int | None) -> int | None:
+    return None if y is None or a is None else y + a
+
+
 class Half(NamedTuple):
     """A chunk."""
 
@@ -78,8 +89,10 @@ def table(db: Connection, log: Log) -> Table:
 
 
 @pytest.fixture
-def agent(db: Connection, table: Table) -> Agent:
-    return db.agent(allow=["t"], max_jobs=2, debounce=timedelta(0), trigger=SOON)
+def agent(db: Connection, table: Table, request: pytest.FixtureRequest) -> Agent:
+    """An agent with one job at once, or with the number of jobs of the parameter."""
+    jobs = getattr(request, "param", 1)
+    return db.agent(allow=["t"], max_jobs=jobs, debounce=timedelta(0), trigger=SOON)
 
 
 def test_a_plan_has_the_order_of_dependencies_with_rows(db: Connection, table: Table, agent: Agent):
@@ -381,14 +394,22 @@ def test_small_commits_wait_for_each_other_and_a_steady_writer_delays_no_more(
     assert statuses(agent._planner.plan_changes()) == {"t.y": "due", "t.a": "due"}
 
 
-@pytest.fixture
-def running(agent: Agent) -> Iterator[Agent]:
+@contextlib.contextmanager
+def run_in_thread(agent: Agent) -> Iterator[Agent]:
     thread = threading.Thread(target=agent.run)
     thread.start()
-    yield agent
-    agent.stop()
-    thread.join(60)
+    try:
+        yield agent
+    finally:
+        agent.stop()
+        thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def running(agent: Agent) -> Iterator[Agent]:
+    with run_in_thread(agent):
+        yield agent
 
 
 @pytest.mark.guarantee("W01")
@@ -401,6 +422,44 @@ def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(
     assert log.rows() == [*range(20), 200, 201]
 
 
+def test_a_commit_during_each_job_delays_no_later_step_forever(db: Connection, log: Log):
+    table = make(db, rows=20, fragments=2)
+    uri = table.uri
+
+    def double(x: int) -> int:
+        if x >= 19:
+            lance.write_dataset(pa.table({"x": [x + 1]}), uri, mode="append")
+        return 2 * x
+
+    table.add_columns({"y": udf(double)}, auto_backfill=True)
+    table.add_columns({"a": triple}, auto_backfill=True)
+    table.add_columns({"s": total}, auto_backfill=True)
+    later = with_column(db, log.doubling(auto_backfill=True), rows=2, fragments=1, name="u")
+    # Any job is longer than the time between looks.
+    agent = db.agent(allow=["*"], debounce=timedelta(0), trigger=timedelta(milliseconds=1))
+    with run_in_thread(agent):
+        eventually(lambda: table.count_rows("s = 8 * x") >= 20, 60)
+        eventually(lambda: values(later) == doubled(range(2)), 60)
+
+
+def test_a_waiting_step_starts_before_a_repetition_of_its_inputs(agent: Agent):
+    y, a, total_of_both = (
+        AgentStep(table_name="t", table_uri="t", action="backfill", columns=(name,))
+        for name in ("y", "a", "s")
+    )
+    total_of_both = dataclasses.replace(total_of_both, after_keys=(y.key, a.key))
+    due = [y, total_of_both]
+    assert [*agent._select_steps(due)] == [y.key, total_of_both.key]
+    agent._pending = {total_of_both.key: total_of_both}
+    agent._running[a.key] = None  # type: ignore[assignment]
+    assert [*agent._select_steps([*due, a])] == [total_of_both.key]
+    agent._pending[y.key] = y  # it has not started yet
+    assert [*agent._select_steps([*due, a])] == [y.key, total_of_both.key]
+    assert [*agent._select_steps([y])] == [y.key]
+    agent._running.clear()
+
+
+@pytest.mark.parametrize("agent", [2], indirect=True)
 def test_a_commit_during_a_job_is_not_forgotten(table: Table, running: Agent, log: Log, flag: str):
     table.alter_columns({"path": "a", "auto_backfill": False})
     eventually(lambda: values(table) == doubled(range(20)), 60)
