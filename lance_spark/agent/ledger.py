@@ -10,7 +10,7 @@ from typing import Any
 
 from lance_spark.agent.plan import StepKey
 from lance_spark.agent.settings import AgentSettings
-from lance_spark.backfill.spending import Spending
+from lance_spark.backfill.spending import Spending, count_calls
 from lance_spark.jobs.records import JobRecord
 from lance_spark.jobs.results import BackfillJobResult, RefreshJobResult
 from lance_spark.views.state import JOB_TYPE
@@ -106,14 +106,8 @@ class Ledger:
     def note_end(self, job_id: str, result: BackfillJobResult | RefreshJobResult) -> None:
         """Adds an ended job of this agent."""
         self._reserved.pop(job_id, None)
-        jobs = (
-            {}
-            if isinstance(result, BackfillJobResult)
-            else {job.job_id: job for job in result.backfills.values()}
-        )
-        skipped = result.rows_skipped + sum(job.rows_skipped for job in jobs.values())
-        calls, seconds = result.rows_computed + skipped, result.seconds.get("total", 0.0)
-        spent = Spending(calls=calls, seconds=seconds, cost=result.cost)
+        seconds = result.seconds.get("total", 0.0)
+        spent = Spending(calls=count_calls(result), seconds=seconds, cost=result.cost)
         self._own_jobs[job_id] = (time.time(), spent)
 
     def note_failure(self, key: StepKey, error: Exception | None = None) -> None:

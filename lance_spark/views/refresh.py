@@ -196,7 +196,10 @@ class RefreshJob:
         status: Status = "FAILED"
         message: str | None = None
         try:
-            with self._history.beating(self._staging.job_id, self.snapshot):
+            # Tasks of a chunker write reports.
+            with self._history.beating(
+                self._staging.job_id, self.snapshot, has_other_files=self._chunks is not None
+            ):
                 self._compute()
             status = "DONE" if self._early is None else "PARTIAL"
         except BaseException as error:
@@ -543,10 +546,7 @@ class RefreshJob:
 
     def _rest(self) -> Spending:
         """Returns the rest of the budget."""
-        spent = self._result("RUNNING")
-        return self._budget.without(
-            calls=spent.rows_computed, seconds=spent.seconds["total"], cost=spent.cost
-        )
+        return self._budget.after(self._result("RUNNING"))
 
     def _incomplete(self, reason: str) -> BackfillIncompleteError:
         return BackfillIncompleteError(

@@ -741,6 +741,27 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
     assert statuses(agent(**{limit: 60}).run_once()) == {"v": "done"}
     assert log.rows() == sorted(calls) and view.count_rows("y IS NOT NULL") == rows
     assert db.agent(allow=["*"]).run_once().steps == ()
+    # Tasks of a chunker write reports next to the heartbeat.
+    assert not [*Path(view.uri, "_lance_spark/jobs").rglob("*")]
+
+
+@pytest.mark.guarantee("W03")
+def test_rows_skipped_by_a_policy_count_for_the_share_of_a_refresh(
+    db: Connection, log: Log, flag: str
+):
+    columns = {
+        "x": "x",
+        "y": log.breaking(3, flag, on_error=skip_on_error()),
+        "z": log.doubling(factor=3),
+    }
+    query = make(db, rows=10, fragments=1).search(None).select(columns)
+    db.create_materialized_view("v", query, auto_refresh=True)
+    agent = db.agent(allow=["*"], max_calls=10)
+    with flag_file(flag):
+        (step,) = agent.run_once().steps
+    assert step.result.backfills["y"].rows_skipped == 1 and "z" not in step.result.backfills
+    assert (step.result.status, len(log.lines())) == ("PARTIAL", 10)
+    assert agent._ledger.remaining().calls == 0
 
 
 @pytest.mark.parametrize(
