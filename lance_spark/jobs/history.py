@@ -182,6 +182,7 @@ class JobHistory:
         web_ui: The job of this history in the web UI of this process's Spark application.
         is_inner: Whether the job is part of another job of the table.
         inner_ends: Ends of inner jobs, for the next record.
+        inner_beats: Ids of the files of ended inner jobs whose last heartbeat stays until then.
     """
 
     def __init__(self, ref: DatasetRef, *, outer: JobHistory | None = None) -> None:
@@ -195,6 +196,7 @@ class JobHistory:
         self.is_inner = outer is not None
         self._objects = objects_beside(ref)
         self.inner_ends: list[JobRecord] = [] if outer is None else outer.inner_ends
+        self.inner_beats: list[str] = [] if outer is None else outer.inner_beats
 
     def save(self, record: JobRecord) -> None:
         """Writes the state of a job. If the store fails, the end of a job is written later.
@@ -224,6 +226,9 @@ class JobHistory:
             write()
             self.web_ui.show(record)
         del self.inner_ends[: len(records) - 1]
+        while self.inner_beats:
+            with contextlib.suppress(OSError, LanceSparkError):
+                self.clear(self.inner_beats.pop())
 
     def _is_noted(self, record: JobRecord) -> bool:
         """Tells whether the history has a row of this run of the job; damage may hide the row."""
@@ -250,7 +255,7 @@ class JobHistory:
             has_other_files: Whether other processes may write files next to the job's record.
         """
         values: object = None
-        is_used = has_other_files
+        has_beaten = False
 
         def present() -> object:
             nonlocal values
@@ -261,8 +266,8 @@ class JobHistory:
             return values
 
         def beat() -> None:
-            nonlocal is_used
-            is_used = True
+            nonlocal has_beaten
+            has_beaten = True
             try:
                 self.beat(staging_id, present())
             except (
@@ -281,7 +286,10 @@ class JobHistory:
             ):
                 yield
         finally:
-            if is_used:
+            if has_beaten and self.is_inner:
+                beat()  # the counts of the job, until the history has its end
+                self.inner_beats.append(staging_id)
+            elif has_beaten or has_other_files:
                 with contextlib.suppress(OSError, LanceSparkError):
                     self.clear(staging_id)
 

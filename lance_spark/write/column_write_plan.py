@@ -391,7 +391,7 @@ def _is_same_location(first: str, second: str) -> bool:
 def _open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
     """Opens the version of the rows, after a check of storage."""
     try:
-        # On an object store, the check is a request. Tasks, too, notice another table.
+        # On an object store, the check is a request. The commit, too, notices another table.
         if is_local(snapshot.uri) or not snapshot.is_just_opened():
             check_still_there(snapshot)
         dataset = snapshot.open()

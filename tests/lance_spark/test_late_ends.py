@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -92,6 +93,25 @@ def test_the_end_of_an_inner_job_is_written_with_the_end_of_its_job(
     outer.save(record)
     assert len(appends) == 1
     assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "DONE", "outer-0": "DONE"}
+
+
+def test_the_counts_of_an_inner_job_stay_until_the_history_has_its_end(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "HEARTBEAT_S", 0.01)
+    outer, record = start(db, "outer")
+    inner, inner_record = JobHistory(outer.ref, outer=outer), job_record("outer-0")
+    inner.save(dataclasses.replace(inner_record, status="RUNNING"))
+    heartbeats = Path(db.uri, "t.lance/_lance_spark/jobs")
+    counts = SimpleNamespace(rows_computed=40)
+    with inner.beating(inner_record.staging_id, lambda: counts):
+        eventually(lambda: list(heartbeats.glob("*/heartbeat")), 30)
+        counts.rows_computed = 50
+    inner.save(inner_record)
+    # Another process charges the calls if the driver dies now.
+    assert {job.job_id: job.rows_computed for job in outer.jobs()}["outer-0"] == 50
+    outer.save(record)
+    assert not list(heartbeats.glob("*/*"))
 
 
 def test_the_end_of_an_inner_job_is_kept_with_the_end_of_its_job(

@@ -164,6 +164,7 @@ class BackfillJob:
         self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
         work = work_of(self._prepared, self._stale.current, self._commits)
         if not work:
+            self._prepared.bases.clear()
             result = self._result("DONE")
             if self._prepared.resumed_jobs - {spec.job_id}:
                 # A job of the same filter died after its last commit. This job resumes and ends it.

@@ -56,6 +56,7 @@ from udf_runtime import ArtifactError, EnvironmentBuildError
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
+_FIRST_LOOK_S = 10.0
 """Minimum seconds between looks."""
 
 
@@ -68,8 +69,8 @@ class InFlightRows:
     def __init__(self, spec: BackfillSpec) -> None:
         self._spec = spec
         self._by_source: dict[str, int] = {}
-        # No task writes a checkpoint earlier.
-        self._next_look = time.monotonic() + max(_LOOK_S, spec.flush_s)
+        # Small batches have no checkpoint earlier.
+        self._next_look = time.monotonic() + max(_LOOK_S, min(spec.flush_s, _FIRST_LOOK_S))
 
     def look(self) -> None:
         """Lists the checkpoints, at most every few seconds."""
