@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.columns.binding import load_udf
@@ -33,7 +33,7 @@ from lance_spark.views.definition import (
 )
 from lance_spark.views.placement import PlacementSpec
 from lance_spark.views.source_pin import made_anew, refuse_other_source
-from lance_spark.views.state import Refreshed, has_unfinished, refreshed_of
+from lance_spark.views.state import CONFIG_KEY, Refreshed, has_unfinished, refreshed_of
 from udf_runtime import UDF
 
 if TYPE_CHECKING:
@@ -71,6 +71,14 @@ class RefreshBase:
     def shows_later(self) -> bool:
         """Whether the view shows a later version than requested."""
         return self.shows is not None and self.shows.version > (self.source.version or 0)
+
+    def noted_at(self, state: Refreshed) -> int | None:
+        """Returns the `at` of the view's configuration, if all else equals a state, else None."""
+        shows = self.shows
+        if shows is None or shows != replace(state, at=shows.at):
+            return None
+        text = self.dataset.config().get(CONFIG_KEY)
+        return shows.at if text == shows.to_json() else None
 
     @staticmethod
     def of(view: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> RefreshBase:

@@ -360,6 +360,26 @@ def test_skipped_rows_are_tried_again_only_after_a_change(db: Connection, log: L
     assert sorted(map(int, log.lines()[calls:])) == [3, 77]
 
 
+def test_a_refresh_that_only_skips_rows_again_changes_nothing(db: Connection, flag: str):
+    def split(x: int) -> Iterator[Half]:
+        if x == 3 and Path(flag).exists():
+            raise ValueError
+        yield Half(x)
+
+    query = make(db, rows=4, fragments=1).search(None).select(["x"])
+    chunks = chunker(split, on_error=skip_on_error())
+    view = db.create_udtf_view("v", query, chunks, auto_refresh=True)
+    agent = db.agent(allow=["*"], debounce=timedelta(0))
+    with flag_file(flag):
+        assert statuses(agent.run_once()) == {"v": "done"}
+        version = view.version
+        # The configuration of the view is a commit, too.
+        (step,) = agent.run_once().steps
+        assert (step.result.rows_skipped, view.version) == (1, version)
+        assert agent._planner.plan_changes().steps == ()
+    assert view.refresh().rows_added == 1 and view.refresh().rows_chunked == 0
+
+
 def test_a_look_at_tables_without_changes_costs_few_requests(
     db: Connection, table: Table, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ):
