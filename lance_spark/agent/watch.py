@@ -27,11 +27,11 @@ class _WatchState(RunObserver):
     """The looks, results and last error of a watch. The thread of the watch writes them.
 
     Attributes:
-        changed: Notified after each look, and at the end of the thread.
+        changed: Notified after each look, and at the end of the watch.
         results: Results of the last backfills with work.
         error: Error of the last backfill or look; None after a success.
         looks: Number of ended looks, without looks that only wait for the next try.
-        is_over: Whether the thread looks no more.
+        is_over: Whether the watch was stopped, or the thread has ended.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class _WatchState(RunObserver):
             self.changed.notify_all()
 
     def end(self) -> None:
-        """Notes the end of the thread."""
+        """Notes the end of the watch, or of its thread."""
         with self.changed:
             self.is_over = True
             self.changed.notify_all()
@@ -147,6 +147,7 @@ class Watch:
         answer, and is active until then.
         """
         self._agent.stop()
+        self._state.end()  # a hanging store may delay the end of the thread
         self._thread.join(_LONGEST_STOP_S)
         if self.is_active:
             _LOG.warning(

@@ -279,9 +279,15 @@ class JobHistory:
                     "a sign of life of a job of %s could not be given: %s", self.ref.uri, error
                 )
 
+        def show() -> None:
+            try:
+                self.web_ui.update(progress_of(present()))
+            except Exception as error:  # noqa: BLE001 - an error would end the thread
+                _LOG.warning("the web UI does not show a job of %s: %s", self.ref.uri, error)
+
         try:
             with (
-                every(HEARTBEAT_S, lambda: self.web_ui.update(progress_of(present()))),
+                every(HEARTBEAT_S, show),
                 every(HEARTBEAT_S, beat),
             ):
                 yield

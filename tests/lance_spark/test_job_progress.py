@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
@@ -99,6 +100,16 @@ def test_the_web_ui_shows_a_job_while_the_store_hangs(
         shown.clear()
         eventually(lambda: shown.count(40) > 3, 30)
         answer.set()
+
+
+def test_the_web_ui_shows_a_job_after_an_error(
+    history: JobHistory, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lance_spark.jobs.history.HEARTBEAT_S", 0.01)
+    staging_id, answers = begin(history), Mock(side_effect=[ValueError("a fault"), *[None] * 9999])
+    monkeypatch.setattr("lance_spark.jobs.web_ui.show_job", answers)
+    with history.beating(staging_id, lambda: SimpleNamespace(rows_computed=40)):
+        eventually(lambda: answers.call_count > 1, 30)
 
 
 def test_a_backfill_has_heartbeats_during_a_long_commit(

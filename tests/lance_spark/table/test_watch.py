@@ -217,8 +217,11 @@ def test_a_stop_does_not_wait_for_a_store_without_answers(
     monkeypatch.setattr(watching, "_LONGEST_STOP_S", 0.1)
     watch = table.watch("double", trigger=SOON)
     has_begun.wait(60)
+    waiting = threading.Thread(target=watch.await_look)
+    waiting.start()
     watch.stop()
-    assert watch.is_active  # the look has no answer yet
+    waiting.join(60)
+    assert watch.is_active and not waiting.is_alive()  # the look has no answer yet
     has_answer.set()
     eventually(lambda: not watch.is_active)
     assert table.list_jobs() == []
