@@ -306,7 +306,8 @@ class _ExactJudge:
         udf = (plan.udf_name, plan.udf_version)
         jobs = [job for job in look.table.list_jobs() if (job.udf_name, job.udf_version) == udf]
         step = replace(step, rows=plan.total_rows_pending)
-        step = _estimate(step, plan.rows_to_compute, sum(job.rows_computed for job in jobs), jobs)
+        computed = sum(job.rows_computed for job in jobs)
+        step = _estimate(step, [(plan.rows_to_compute, computed)], jobs)
         if self.sample is None or step.estimated_seconds is not None or not plan.rows_to_compute:
             return step
         plan = look.table.plan_backfill(step.columns, exact=True, sample=self.sample)
@@ -319,14 +320,17 @@ class _ExactJudge:
         if not plan.has_work:
             return None
         rows = plan.rows_added + plan.rows_recomputed
-        step = replace(step, rows=rows + plan.rows_removed)
+        step = replace(step, rows=rows + plan.rows_removed + plan.rows_pending)
         jobs = look.table.list_jobs()
         refreshes = {job.job_id: job for job in jobs if job.job_type == JOB_TYPE}
         backfills = [job for job in jobs if job.job_id.rpartition("-")[0] in refreshes]
         ended_rows = _count_rows(
             refreshes.values(), backfills, chunks=look.view is not None and look.view.makes_chunks
         )
-        return _estimate(step, rows, ended_rows, [*refreshes.values(), *backfills])
+        computed = sum(job.rows_computed for job in refreshes.values())
+        parts = [(rows, ended_rows), (plan.rows_pending, computed)]
+        parts = [part for part in parts if part[0]] or parts[:1]
+        return _estimate(step, parts, [*refreshes.values(), *backfills])
 
 
 _Judge = _QuickJudge | _ExactJudge
@@ -342,11 +346,16 @@ def _count_rows(
     return sum(job.rows_computed for job in refreshes) - sum(job.rows_computed for job in backfills)
 
 
-def _estimate(step: AgentStep, rows: int, ended_rows: int, jobs: Sequence[JobRecord]) -> AgentStep:
-    """Returns a step with estimates by the spending of earlier jobs for some rows."""
-    if ended_rows <= 0:
+def _estimate(
+    step: AgentStep, parts: Sequence[tuple[int, int]], jobs: Sequence[JobRecord]
+) -> AgentStep:
+    """Returns a step with estimates by the spending of earlier jobs.
+
+    Each part has a number of rows, and the number of such rows in the earlier jobs.
+    """
+    if any(ended_rows <= 0 for _, ended_rows in parts):
         return step
-    share = rows / ended_rows
+    share = sum(rows / ended_rows for rows, ended_rows in parts)
     spending = [spent for _, spent in sum_jobs(jobs).values()]
     seconds = sum(spent.seconds or 0.0 for spent in spending)
     cost = sum(spent.cost or 0.0 for spent in spending)

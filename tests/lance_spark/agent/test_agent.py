@@ -784,6 +784,15 @@ def test_rows_skipped_by_a_policy_count_for_the_share_of_a_refresh(
     assert agent._ledger.remaining().calls == 0
 
 
+def test_a_plan_counts_the_values_that_an_unfinished_refresh_has_left(db: Connection, log: Log):
+    columns = {"x": "x", "y": log.doubling(cost=1.0), "z": log.doubling(factor=3, cost=1.0)}
+    query = make(db, rows=10, fragments=1).search(None).select(columns)
+    db.create_materialized_view("v", query, auto_refresh=True)
+    assert statuses(db.agent(allow=["*"], max_calls=10).run_once()) == {"v": "waiting"}
+    (step,) = db.agent(allow=["*"]).plan().steps
+    assert (step.rows, step.estimated_cost) == (10, 10.0) and step.estimated_seconds > 0
+
+
 @pytest.mark.parametrize(
     "setting",
     [
