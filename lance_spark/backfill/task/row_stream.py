@@ -184,6 +184,10 @@ class RowStream:
         """Tells whether a range of a fragment is in the stream."""
         return fragment_id in self._ranges
 
+    def has_calls(self, fragment_id: int) -> bool:
+        """Tells whether the UDF has a batch with rows of a fragment, without a result yet."""
+        return any(fragment_id in fragments_of(addresses) for addresses in list(self._taken))
+
     def add(
         self, fragment_id: int, computation: Computation, todo: RowSet, own: RowSet
     ) -> StreamedRange:

@@ -165,11 +165,17 @@ class _TaskRanges:
         task_range = (
             self._selected.popleft() if self._selected else _TaskRange(self._waiting.popleft())
         )
-        if is_over and (task_range.run is None or not task_range.run.has_values):
+        if is_over and not self._is_begun(task_range):
             outcome: Future[RangeOutcome] = Future()
             outcome.set_result(self._finish(leave(task_range.work)))
             return _TaskRange(task_range.work, outcome=outcome)
         return task_range
+
+    def _is_begun(self, task_range: _TaskRange) -> bool:
+        """Tells whether a range has values, or calls whose results are worth the wait."""
+        if task_range.run is None or self._stream is None:
+            return False
+        return task_range.run.has_values or self._stream.has_calls(task_range.work.fragment_id)
 
     def select_more(self) -> bool:
         """Selects the rows of a further range; False if the present range must end first."""

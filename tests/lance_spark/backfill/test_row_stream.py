@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from hypothesis import strategies as st
 from lance_spark import BackfillIncompleteError, Table
 from lance_spark.backfill.planning import planner
 from lance_spark.backfill.task import row_stream
+from lance_spark.backfill.task.messages import RangeOutcome, Task, TaskLimits
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.staging.column_file import ColumnFile
-from tests.support.inline_jobs import InlineLab, acting, values, without_spark
+from tests.support.inline_jobs import InlineLab, InlineScheduler, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
@@ -407,3 +409,42 @@ def test_the_result_tells_the_time_of_each_stage(
     assert seconds["load"] >= 0.4
     assert seconds["compute"] >= 0.3
     assert (seconds["limit"], seconds["write"] > 0, seconds["total"] >= 0.9) == (0, True, True)
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async", "threads"])
+def test_the_end_of_an_allowance_keeps_the_results_of_calls_in_progress(
+    tmp_path: Path, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = InlineScheduler.run
+
+    def run_limited(
+        scheduler: InlineScheduler, tasks: Sequence[Task], refresh_s: float
+    ) -> Iterator[list[RangeOutcome]]:
+        limits = TaskLimits(calls=40)
+        return run(scheduler, [replace(task, limits=limits) for task in tasks], refresh_s)
+
+    monkeypatch.setattr(InlineScheduler, "run", run_limited)
+    with without_spark(tmp_path) as lab:
+        log = str(lab.log)
+
+        def note(id: int) -> int:
+            import time
+
+            with open(log, "a") as file:
+                file.write(f"{id}\n")
+            time.sleep(0.01)
+            return -id
+
+        async def note_later(id: int) -> int:
+            return note(id)
+
+        function = udf(note_later if is_async else note, data_type=pa.int64(), version="1")
+        table = make(lab, function, rows=80, rows_per_file=20)
+        table.backfill(
+            "v",
+            task_size=80,
+            checkpoint_size=20,
+            intra_applier_concurrency=1 if is_async else 4,
+        )
+        assert sorted(calls_of(lab)) == [[row] for row in range(80)]
+        assert values(table, "v") == {row: (-row,) for row in range(80)}
