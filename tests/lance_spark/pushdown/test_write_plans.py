@@ -260,7 +260,8 @@ def test_row_ids_alone_and_plain_writes_promise_nothing(session: SparkSession, p
         and len(got.plan["snapshots"]) == 1
     )
     plain = record(load(session, path).select("id"), path)
-    assert plain.plan == {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
+    nothing = {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
+    assert plain.plan == {**nothing, "pin": None}
 
 
 def test_inputs_are_the_columns_that_any_scan_of_the_table_reads(
