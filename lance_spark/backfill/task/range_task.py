@@ -308,7 +308,7 @@ class RangeRun(ABC):
             failed = self._computation.failed
             if file is None:
                 return self._end_without_file()
-            if spec.equals_table_without_values and not computed - failed:
+            if not computed - failed and self._keeps_table(selection, failed):
                 self._discard(file)
                 return self._end_without_file()
             if spec.targets.blobs:
@@ -323,6 +323,18 @@ class RangeRun(ABC):
             if file is not None:
                 self._discard(file)
             raise
+
+    def _keeps_table(self, selection: Selection, failed: RowSet) -> bool:
+        """Tells whether a column file with NULL in failed rows would equal the table."""
+        spec = self._spec
+        if spec.equals_table_without_values or spec.round or not spec.row_selector.selects_outdated:
+            return spec.equals_table_without_values
+        if not failed.isdisjoint(self._done.computed):
+            return False  # a row computed as NULL now has no result
+        span = (0, self._fragment.metadata.physical_rows)
+        history = ValueHistory(self._context, self._rows)
+        rows = RangeRows(history, self._fragment, span, self._done, selection.own)
+        return failed.isdisjoint(rows.with_value())
 
     def _end_without_file(self) -> Future[RangeOutcome]:
         self._computation.errors.write()

@@ -30,7 +30,7 @@ from tests.support.inline_jobs import (
     opposite,
     values,
 )
-from udf_runtime import skip_on_error
+from udf_runtime import skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 pytestmark = pytest.mark.sample(1, tests=5)
@@ -312,6 +312,50 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert table.backfill("v").rows_computed == 1
     assert lab.calls() == [3]
     assert values(table, "v") == {i: (i,) for i in range(20)}
+
+
+@pytest.mark.parametrize("options", [WHOLE, pytest.param(CUT, marks=pytest.mark.long)])
+def test_a_stale_backfill_that_only_skips_rows_again_commits_nothing(
+    lab: InlineLab, options: dict[str, Any]
+):
+    def backfill() -> tuple[str, int, bool]:
+        version = table.version
+        result = table.backfill("v", stale=True, **options)
+        assert bool(result.versions) == (table.version > version)
+        return result.status, result.rows_skipped, bool(result.versions)
+
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({3}), on_error=skip_on_error())})
+    assert backfill() == ("DONE", 1, True)
+    assert backfill() == ("DONE", 1, False)
+    # The value of a skipped row goes with a commit.
+    lab.rewrite("id", pa.array([3, *range(1, 20)]))
+    assert backfill() == ("DONE", 2, True)
+    assert table.count_rows("v IS NULL") == 2
+    assert backfill() == ("DONE", 2, False)
+    lab.switch.write_text("0")
+    assert table.backfill("v").rows_computed == 2 and table.count_rows("v = id") == 20
+
+
+def test_a_row_computed_as_null_that_is_skipped_later_is_called_again(lab: InlineLab):
+    called, switch = lab.called(), lab.switch
+
+    def f(id: int) -> int | None:
+        called(id)
+        if switch.exists():
+            raise ValueError
+        return None if id == 5 else id
+
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": udf(f, version="1", on_error=skip_on_error())})
+    table.backfill("v")
+    lab.rewrite("id", pa.array([*range(5), 25, *range(6, 10)]))
+    switch.touch()
+    assert table.backfill("v", stale=True).rows_skipped == 1
+    switch.unlink()
+    lab.calls()
+    table.backfill("v")
+    assert lab.calls() == [25] and table.count_rows("v = id") == 10
 
 
 def test_cleanup_deletes_a_finished_file_of_a_deleted_fragment_next_to_committed_files(
