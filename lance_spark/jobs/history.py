@@ -211,7 +211,7 @@ class JobHistory:
         if is_end and self.is_inner:
             self.inner_ends.append(record)
             return
-        records = (*self.inner_ends, record)
+        records, beats = (*self.inner_ends, record), tuple(self.inner_beats)
 
         def write() -> None:
             append_rows(
@@ -219,6 +219,9 @@ class JobHistory:
                 JOBS,
                 pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema),
             )
+            for staging_id in beats:
+                with contextlib.suppress(OSError, LanceSparkError):
+                    self.clear(staging_id)
 
         if is_end:
             write_or_keep(self.ref, records, write, lambda: self._is_noted(record))
@@ -226,9 +229,7 @@ class JobHistory:
             write()
             self.web_ui.show(record)
         del self.inner_ends[: len(records) - 1]
-        while self.inner_beats:
-            with contextlib.suppress(OSError, LanceSparkError):
-                self.clear(self.inner_beats.pop())
+        del self.inner_beats[: len(beats)]
 
     def _is_noted(self, record: JobRecord) -> bool:
         """Tells whether the history has a row of this run of the job; damage may hide the row."""

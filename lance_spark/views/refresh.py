@@ -418,8 +418,8 @@ class RefreshJob:
         )
         if change.fragments or change.updated or change.removed:
             version = self._commit_rows(change)
-        elif start.shows is not None and replace(state, at=start.shows.at) == start.shows:
-            version = start.shows.at  # the view has this state already
+        elif (noted := start.noted_at(state)) is not None:
+            version = noted  # the view has this state already
         self._rows = (
             placed.added + rewritten.added,
             rewritten.rows_rewritten,

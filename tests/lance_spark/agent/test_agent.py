@@ -35,6 +35,8 @@ from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
 from lance_spark.backfill.spending import Spending
 from lance_spark.session.catalogs import allows_stored_code
+from lance_spark.views.refresh import RefreshJob
+from lance_spark.views.state import CONFIG_KEY, Refreshed
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
 from tests.support.records import job_record
 from tests.support.waiting import eventually
@@ -378,6 +380,30 @@ def test_a_refresh_that_only_skips_rows_again_changes_nothing(db: Connection, fl
         assert (step.result.rows_skipped, view.version) == (1, version)
         assert agent._planner.plan_changes().steps == ()
     assert view.refresh().rows_added == 1 and view.refresh().rows_chunked == 0
+
+
+def test_a_restore_to_rows_without_their_note_is_noted(
+    db: Connection, flag: str, monkeypatch: pytest.MonkeyPatch
+):
+    def split(x: int) -> Iterator[Half]:
+        if x == 3 and Path(flag).exists():
+            raise ValueError
+        yield Half(x)
+
+    table = make(db, rows=4, fragments=1)
+    query = table.search(None).select(["x"])
+    view = db.create_udtf_view("v", query, chunker(split, on_error=skip_on_error()))
+    with flag_file(flag):
+        view.refresh()
+        table.add([{"x": 10}])
+        with monkeypatch.context() as death:
+            death.setattr(RefreshJob, "_note", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+            with pytest.raises(Exception, match="gone"):
+                view.refresh()
+        view.restore(view.version)
+        view.refresh()
+    noted = Refreshed.from_json(view.to_lance().config()[CONFIG_KEY], view.uri)
+    assert noted.version == table.version
 
 
 def test_a_look_at_tables_without_changes_costs_few_requests(
