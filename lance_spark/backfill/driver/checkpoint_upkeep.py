@@ -82,8 +82,8 @@ class CheckpointUpkeep:
         other_entries = [
             entry for some in entries.values() for entry in some if entry.job_id != spec.job_id
         ]
-        others = is_one_of("job_id", {entry.job_id for entry in other_entries})
-        jobs = JobHistory(spec.snapshot).intact_jobs(others) if other_entries else []
+        other_jobs = is_one_of("job_id", {entry.job_id for entry in other_entries})
+        jobs = JobHistory(spec.snapshot).intact_jobs(other_jobs) if other_entries else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
         self._left_over = frozenset(
             entry.path for entry in other_entries if entry.job_id not in running

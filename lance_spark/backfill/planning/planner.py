@@ -385,7 +385,7 @@ def _bases(
             shrunk_ids.add(fragment.id)
     # An update may have moved rows into a fragment without records.
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(sources)
-    moved_records = records.moved(spec.key.digest, sources)
+    moved_records = records.moved_records(spec.key.digest, sources)
     moved_records += _records_of_lost_nulls(spec, dataset, records, shrunk_ids)
     bases = _computed_at(
         ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values()))

@@ -147,7 +147,7 @@ class Records:
         """Yields all records, by fragment, the newest of each first."""
         return _usable(self._rows, (0, len(self)))
 
-    def moved(self, key: str, sources: Mapping[int, str]) -> list[FragmentRecord]:
+    def moved_records(self, key: str, sources: Mapping[int, str]) -> list[FragmentRecord]:
         """Returns the records of a key whose fragments have other inputs now, or are gone.
 
         `sources` are the present digests of the inputs, by fragment.
