@@ -38,9 +38,11 @@ from lance_spark.errors import (
     CommitError,
     CommitImpossibleError,
     CommitOutcomeUnknownError,
+    LanceSparkError,
     TableNotFoundError,
 )
 from lance_spark.lance_compat import path_of, plain
+from lance_spark.namespaces.errors import NamespaceError
 
 if TYPE_CHECKING:
     import lance
@@ -414,7 +416,7 @@ class ColumnCommitPlanner:
                 refuse_undone(latest, before, token)
         except TableNotFoundError:
             return
-        except OSError as failure:
+        except (OSError, NamespaceError) as failure:
             names = self.request.change.new_columns.names
             raise _unchecked_columns(snapshot.uri, names, before, failure) from error
 
@@ -424,7 +426,7 @@ class ColumnCommitPlanner:
             return
         try:
             fields = field_identities(self.request.snapshot.open_latest().lance_schema)
-        except (OSError, TableNotFoundError):
+        except (OSError, LanceSparkError):  # the error of the commit matters more
             return
         names = [column.name for column in fields if column.token == self.token]
         if names:

@@ -56,8 +56,10 @@ from udf_runtime import ArtifactError, EnvironmentBuildError
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-_FIRST_LOOK_S = 10.0
 """Minimum seconds between looks."""
+
+_FIRST_LOOK_S = 10.0
+"""Maximum seconds before the first look."""
 
 
 class InFlightRows:
