@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +20,11 @@ import lance_spark
 from lance_spark.dml.merge import Merge
 from tests.lance_spark.streaming.number_files import NumberStream, lose_commits
 from tests.support.faults import unused_files
+from tests.support.processes import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
+
+ROOT = Path(__file__).parents[3]
 
 
 class Counts(NumberStream):
@@ -188,3 +193,39 @@ def test_options_of_update_mode(counts: Counts) -> None:
         for path in (Path(counts.table) / "_lance_spark" / "staging").rglob("*")
         if path.is_file()
     ]
+
+
+WITHOUT_JAR = """
+import sys
+import lance_spark
+from lance_spark.datasource import LanceDataSource
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.dataSource.register(LanceDataSource)
+rows = spark.readStream.schema("id bigint").csv(sys.argv[1] + "/in")
+write = rows.writeStream.format("lance").outputMode("update").option("merge_on", "id")
+write = write.option("checkpointLocation", sys.argv[1] + "/checkpoint").trigger(availableNow=True)
+write.start(sys.argv[1] + "/t.lance").awaitTermination(60)
+"""
+
+
+@pytest.mark.long
+def test_update_mode_without_the_jar_is_an_error_of_spark_with_a_recipe_on_the_page_of_errors(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_text("1\n")
+    lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "t.lance")
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_JAR, str(tmp_path)],
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    text = "requirement failed: lance does not support Update mode"
+    assert run.returncode == 1 and text in run.stderr
+    assert text in (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    assert lance.dataset(tmp_path / "t.lance").count_rows() == 0
