@@ -105,6 +105,11 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     return header, table
 
 
+def is_of_newer_release(payload: bytes) -> bool:
+    """Tells whether a payload has a later version of the format than this release reads."""
+    return payload[:7] == _MAGIC[:7] and payload[7:8] > _MAGIC[7:]
+
+
 def _compute_checksum(*parts: bytes | memoryview | pa.Buffer, version: int = _VERSION) -> bytes:
     # Processors have instructions for SHA-256.
     state = (
