@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,12 @@ from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 from lance_spark.errors import OptionError
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import IndexAnswer, ask_index, check_filter, conjunction, pushable
-from lance_spark.read.planning.partitioning import CutRule, ScanTask, plan_scan_tasks
+from lance_spark.read.planning.partitioning import (
+    MIN_PARTITION_BYTES,
+    CutRule,
+    ScanTask,
+    plan_scan_tasks,
+)
 from lance_spark.read.planning.pushdown_request import AggregateCall, ScanSpec, TopN
 from lance_spark.read.planning.sizes import FragmentSize, ScanSize, measure
 from lance_spark.types.fields import is_blob
@@ -284,12 +289,23 @@ class _Planner:
             return self._scanned(fragments)
         if answer.matches is None:
             return plan_scan_tasks(fragments, self._rule(splittable=False))
+        no_match = answer.covered - answer.matches.keys()
+        candidates = [f for f in fragments if f.fragment_id not in no_match]
+        return self._cut_candidates(candidates, answer, answer.matches)
+
+    def _cut_candidates(
+        self, candidates: Sequence[FragmentSize], answer: IndexAnswer, matches: Mapping[int, int]
+    ) -> list[ScanTask]:
+        """Cuts the fragments with matches of an index, and the fragments without the index."""
+        unknown = [f for f in candidates if f.fragment_id not in answer.covered]
+        if unknown and sum(f.stored_bytes for f in candidates) <= MIN_PARTITION_BYTES:
+            # Each partition opens the table. A second partition costs more than this scan.
+            return self._scanned(candidates)
         matching = [
-            _matching(f, answer.matches[f.fragment_id], self.size.row_bytes)
-            for f in fragments
-            if f.fragment_id in answer.matches
+            _matching(f, matches[f.fragment_id], self.size.row_bytes)
+            for f in candidates
+            if f.fragment_id in matches
         ]
-        unknown = [fragment for fragment in fragments if fragment.fragment_id not in answer.covered]
         tasks = plan_scan_tasks(matching, self._rule(splittable=False))
         if answer.mask is not None:
             tasks = [replace(task, use_index=False, mask=answer.mask) for task in tasks]
