@@ -29,12 +29,9 @@ BlobReadStrategy = Literal["auto", "legacy", "range"]
 _SCAN_ROWS = 1 << 15
 """Several batches of the UDF's default size. Joining smaller batches costs as much as reading
 narrow columns."""
-_WIDE_ROW_BYTES = 4096
-"""Minimum stored bytes of a wide row. Lance decodes all rows of a batch before it cuts the batch to
-the requested bytes, so a scan of wide rows has few rows in a batch."""
-
-_WIDE_SCAN_BYTES = 8 << 20
-"""Stored bytes of a batch of wide rows. Lance holds several such batches."""
+_SCAN_STORED_BYTES = 4 << 20
+"""Maximum stored bytes of a batch. Lance decodes all rows of a batch before it cuts the batch to
+the requested bytes, and holds several such batches. The first call waits for the first batch."""
 
 _TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
@@ -142,7 +139,7 @@ class InputReader:
         file = self._fragment.metadata
         stored_bytes = sum(data_file.file_size_bytes or 0 for data_file in file.files)
         row_bytes = stored_bytes // max(1, file.physical_rows)
-        return _SCAN_ROWS if row_bytes < _WIDE_ROW_BYTES else max(1, _WIDE_SCAN_BYTES // row_bytes)
+        return max(1, min(_SCAN_ROWS, _SCAN_STORED_BYTES // max(1, row_bytes)))
 
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Takes rows by position if no mask exists, because a separate file holds the row ids."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -103,6 +104,27 @@ def test_tasks_of_small_fragments_hold_full_calls(
     result = table.backfill("v", task_size=task_size, concurrency=None)
     assert (len(calls_of(lab)), result.rows_computed) == (20, 1000)
     assert values(table, "v") == {row: (-row,) for row in range(1000)}
+
+
+def test_calls_are_full_over_the_small_reads_of_wide_rows(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first call waits for a read of 4 MiB, here the rows 0 to 2,000."""
+    reads, read = list[int](), InputReader.batches
+
+    def batches(reader: InputReader, *arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in read(reader, *arguments, **options):
+            reads.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(InputReader, "batches", batches)
+    wide = pa.array([os.urandom(2000) for _ in range(5000)])
+    table = lab.make(pa.table({"id": range(5000), "wide": wide}), rows_per_file=5000)
+    table.add_columns({"v": sized(lab, batch_size=64)})
+    assert table.backfill("v", task_size=5000).rows_computed == 5000
+    assert (len(reads), reads[0], sum(reads)) == (3, pytest.approx(2050, abs=100), 5000)
+    assert [len(rows) for rows in calls_of(lab)] == [64] * 78 + [8]
+    assert values(table, "v") == {row: (-row,) for row in range(5000)}
 
 
 def test_a_scalar_udf_sees_one_fragment_after_another(lab: InlineLab) -> None:
