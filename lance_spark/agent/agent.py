@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,9 +58,26 @@ class RunObserver:
 
 
 @dataclass(frozen=True, slots=True)
+class _PendingStep:
+    """A step that waits for its start.
+
+    Attributes:
+        inputs: Keys of the steps that have to end first. A repetition of an ended input delays no
+            waiting step, else a steady writer of the inputs would delay the step forever.
+        fragments: Number of the table's first fragments that the jobs of the inputs cover.
+    """
+
+    step: AgentStep
+    inputs: frozenset[StepKey]
+    fragments: int
+
+
+@dataclass(frozen=True, slots=True)
 class _RunningStep:
     step: AgentStep
+    fragments: int
     planned: PlannedVersion
+    num_frags: int | None
     job: Job[BackfillJobResult] | Job[RefreshJobResult]
 
 
@@ -100,7 +116,7 @@ class Agent:
         self._owner = uuid.uuid4().hex
         self._ledger = Ledger(settings)
         self._planner = Planner(source, settings, self._ledger)
-        self._pending: dict[StepKey, AgentStep] = {}
+        self._pending: dict[StepKey, _PendingStep] = {}
         self._running: dict[StepKey, _RunningStep] = {}
         self._leases: dict[str, Lease] = {}
         self._over = threading.Event()
@@ -163,7 +179,7 @@ class Agent:
             ```
         """
         plan = self._planner.plan_due()
-        self._pending = {step.key: step for step in plan.steps if step.status == "due"}
+        self._await_start(plan)
         ended: dict[StepKey, AgentStep] = {}
         try:
             while self._pending or self._running:
@@ -223,22 +239,41 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - the next look tries again
             self._observer.fail_look(error)
             return AgentPlan()
-        self._pending = self._select_steps(step for step in plan.steps if step.status == "due")
+        self._await_start(plan)
         for step in plan.steps:
             if step.status == "failed":
                 self._note(step)
         return plan
 
-    def _select_steps(self, due_steps: Iterable[AgentStep]) -> dict[StepKey, AgentStep]:
-        """Returns the steps of a look to start before the next look.
+    def _await_start(self, plan: AgentPlan) -> None:
+        """Replaces the pending steps by the due steps of a plan.
 
-        A step that already waits starts before a repetition of its inputs. Otherwise, a steady
-        writer of the inputs would delay the step forever.
+        Steps that already wait start first. The job of an input covers at least the fragments of
+        the look before its start.
         """
-        due = {step.key: step for step in due_steps if step.key not in self._running}
-        waiting = self._pending.keys() & due.keys()
-        ended_inputs = {key for later in waiting for key in self._pending[later].after_keys}
-        return {key: step for key, step in due.items() if key not in ended_inputs - waiting}
+        due = {
+            step.key: step
+            for step in plan.steps
+            if step.status == "due" and step.key not in self._running
+        }
+        self._pending = {
+            key: replace(pending, step=due[key])
+            for key, pending in self._pending.items()
+            if key in due
+        }
+        for key, step in due.items():
+            if key not in self._pending:
+                inputs = (
+                    self._pending.get(number) or self._running.get(number)
+                    for number in step.after_keys
+                )
+                covered = [self._planner.planned_version(step).fragment_count]
+                covered += [
+                    entry.fragments
+                    for entry in inputs
+                    if entry and entry.step.table_uri == step.table_uri
+                ]
+                self._pending[key] = _PendingStep(step, frozenset(step.after_keys), min(covered))
 
     def _work(self, plan: AgentPlan, next_look: float) -> None:
         """Runs the steps of a look until the next look, and waits for its time.
@@ -278,26 +313,33 @@ class Agent:
             if running.job.future.done():
                 del self._running[key]
                 ended += self._end(running)
+                self._pending = {
+                    later_key: replace(later, inputs=later.inputs - {key})
+                    for later_key, later in self._pending.items()
+                }
         self._release_leases()
         return ended
 
     def _start_steps(self) -> list[AgentStep]:
         """Starts steps with ended inputs, and returns the steps without a job."""
         ended: list[AgentStep] = []
-        for key, step in list(self._pending.items()):
+        for key, pending in list(self._pending.items()):
             if len(self._running) >= self._settings.max_jobs:
                 break
-            if key in self._pending and self._has_inputs(step):
+            if key in self._pending and self._has_inputs(pending):
                 del self._pending[key]
-                ended += self._start(step)
+                ended += self._start(pending)
         return ended
 
-    def _has_inputs(self, step: AgentStep) -> bool:
+    def _has_inputs(self, pending: _PendingStep) -> bool:
         """Tells whether all steps with the inputs of a step have ended."""
-        return not any(key in self._pending or key in self._running for key in step.after_keys)
+        return not any(key in self._pending or key in self._running for key in pending.inputs)
 
     def _hold_all(self, reason: str) -> list[AgentStep]:
-        steps = [replace(step, status="waiting", reason=reason) for step in self._pending.values()]
+        steps = [
+            replace(pending.step, status="waiting", reason=reason)
+            for pending in self._pending.values()
+        ]
         self._pending.clear()
         return steps
 
@@ -305,12 +347,14 @@ class Agent:
         """Returns a step without a complete result, and the steps with this input."""
         steps = [replace(step, status=status, reason=reason)]
         for key, later in list(self._pending.items()):
-            if step.key in later.after_keys and self._pending.pop(key, None) is not None:
-                steps += self._hold(later, "waiting", f"The inputs are not up to date: {step.name}")
+            if step.key in later.inputs and self._pending.pop(key, None) is not None:
+                text = f"The inputs are not up to date: {step.name}"
+                steps += self._hold(later.step, "waiting", text)
         return steps
 
-    def _start(self, step: AgentStep) -> list[AgentStep]:
+    def _start(self, pending: _PendingStep) -> list[AgentStep]:
         """Starts the job of a step. Returns the steps without a start."""
+        step = pending.step
         job_id = f"{WATCH_PREFIX if self._is_watch else JOB_PREFIX}{uuid.uuid4().hex}"
         try:
             table = self._planner.table_of(step)
@@ -321,16 +365,18 @@ class Agent:
                 return self._hold(step, "waiting", BUDGET_IS_SPENT)
             share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
             planned = self._planner.planned_version(step)
+            # Rows that arrive while the jobs of the inputs run have no inputs yet.
+            num_frags = (pending.fragments or None) if planned.is_chained(step) else None
             job: Job[BackfillJobResult] | Job[RefreshJobResult]
             if step.action == "refresh":
                 job = table.start_refresh(job_id, share)
             else:
-                job = table.start_backfill(step.columns, job_id, share)
+                job = table.start_backfill(step.columns, job_id, share, num_frags=num_frags)
         except Exception as error:  # noqa: BLE001 - other steps continue
             self._ledger.release(job_id)
             self._ledger.note_failure(step.key, error)
             return self._hold(step, "failed", describe(error))
-        self._running[step.key] = _RunningStep(step, planned, job)
+        self._running[step.key] = _RunningStep(step, pending.fragments, planned, num_frags, job)
         return []
 
     def _take_lease(self, table: KeptTable) -> str:
@@ -363,7 +409,7 @@ class Agent:
                 self._ledger.note_failure(step.key)
             return self._hold(step, "waiting", str(result.message))
         self._ledger.note_success(step.key)
-        self._planner.note_done(step, running.planned)
+        self._planner.note_done(step, running.planned, running.num_frags)
         return [replace(step, status="done")]
 
     def _release_leases(self) -> None:

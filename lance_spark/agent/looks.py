@@ -48,7 +48,7 @@ class KeptTable(Protocol):
         """Plans a refresh."""
 
     def start_backfill(
-        self, columns: tuple[str, ...], job_id: str, budget: Spending
+        self, columns: tuple[str, ...], job_id: str, budget: Spending, *, num_frags: int | None
     ) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
 
@@ -89,6 +89,7 @@ class TableLook:
         name: Name of the table, with its namespaces, as of :func:`join_names`.
         version: The version.
         committed_at: Time of its commit.
+        fragment_count: Number of its fragments.
         groups: The columns with `auto_backfill`, sibling columns together, each group with the
             groups of its inputs.
         foreign: The columns with a UDF of another product.
@@ -106,6 +107,7 @@ class TableLook:
     view: ViewDefinition | None
     source_uri: str | None
     source_version: VersionKey | None = None
+    fragment_count: int = 0
 
     @property
     def uri(self) -> str:
@@ -156,6 +158,7 @@ class TableLook:
             foreign=frozenset(marked),
             view=view if is_kept else None,
             source_uri=None if view is None else view.source_of(table.ref).uri,
+            fragment_count=len(dataset.fragment_ids()),
         )
 
 

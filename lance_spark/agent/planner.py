@@ -50,14 +50,23 @@ class PlannedVersion:
     Attributes:
         version: The version of the table in the plan.
         source_version: The version of the source of a view.
+        fragment_count: Number of fragments of the version.
+        chained: The columns whose inputs are columns of the agent, too.
         unfinished: Keys of steps that are not done yet.
         own_versions: Versions that the agent's jobs have committed since.
     """
 
     version: VersionKey
     source_version: VersionKey | None
+    fragment_count: int
+    chained: frozenset[tuple[str, ...]]
     unfinished: set[StepKey]
     own_versions: set[int] = field(default_factory=set)
+
+    def is_chained(self, step: AgentStep) -> bool:
+        """Tells whether a step reads columns of the agent, and follows no refresh of its table."""
+        is_after_refresh = any(action == "refresh" for _, action, _ in step.after_keys)
+        return step.columns in self.chained and not is_after_refresh
 
 
 @dataclass(slots=True)
@@ -104,13 +113,14 @@ class Planner:
         """Returns the last plan of the table of a step. A new job reads this or a later version."""
         return self._memories[step.table_uri]
 
-    def note_done(self, step: AgentStep, planned: PlannedVersion) -> None:
-        """Remembers that a step is done for a planned version.
+    def note_done(self, step: AgentStep, planned: PlannedVersion, num_frags: int | None) -> None:
+        """Remembers that a step is done for a planned version, or for its first fragments.
 
         Commits of the step cause no new plan. A plan of a later version, made while the job was
         running, keeps its steps.
         """
-        planned.unfinished.discard(step.key)
+        if num_frags is None or num_frags >= planned.fragment_count:
+            planned.unfinished.discard(step.key)
         memory = self._memories.get(step.table_uri)  # None after a drop during the job
         if step.result is not None and memory is not None:
             memory.own_versions.update(step.result.versions)
@@ -271,7 +281,10 @@ class Planner:
         ):
             memory.unfinished = unfinished
         else:
-            self._memories[look.uri] = PlannedVersion(look.version, look.source_version, unfinished)
+            chained = frozenset(columns for columns, inputs in look.groups.items() if inputs)
+            self._memories[look.uri] = PlannedVersion(
+                look.version, look.source_version, look.fragment_count, chained, unfinished
+            )
 
 
 @dataclass(frozen=True, slots=True)

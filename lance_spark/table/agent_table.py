@@ -50,12 +50,13 @@ class AgentTable:
         return self.table.plan_refresh()
 
     def start_backfill(
-        self, columns: tuple[str, ...], job_id: str, budget: Spending
+        self, columns: tuple[str, ...], job_id: str, budget: Spending, *, num_frags: int | None
     ) -> Job[BackfillJobResult]:
         """Starts a backfill of outdated rows and rows without a value."""
         return self.table.backfill_async(
             list(columns),
             stale=True,
+            num_frags=num_frags,
             concurrency=self.concurrency,
             job_id=job_id,
             max_calls=budget.calls,

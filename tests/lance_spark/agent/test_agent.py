@@ -31,6 +31,7 @@ from lance_spark import (
     cli,
 )
 from lance_spark.agent import lease, ledger, looks, planner
+from lance_spark.agent.agent import _PendingStep
 from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
 from lance_spark.backfill.spending import Spending
@@ -488,27 +489,44 @@ def test_a_commit_during_each_job_delays_no_later_step_forever(db: Connection, l
         eventually(lambda: values(later) == doubled(range(2)), 60)
 
 
-def test_a_waiting_step_starts_before_a_repetition_of_its_inputs(agent: Agent):
-    y, a, total_of_both = (
-        AgentStep(table_name="t", table_uri="t", action="backfill", columns=(name,))
-        for name in ("y", "a", "s")
-    )
-    total_of_both = dataclasses.replace(total_of_both, after_keys=(y.key, a.key))
-    due = [y, total_of_both]
-    assert [*agent._select_steps(due)] == [y.key, total_of_both.key]
-    agent._pending = {total_of_both.key: total_of_both}
-    agent._running[a.key] = None  # type: ignore[assignment]
-    assert [*agent._select_steps([*due, a])] == [total_of_both.key]
-    agent._pending[y.key] = y  # it has not started yet
-    assert [*agent._select_steps([*due, a])] == [y.key, total_of_both.key]
-    assert [*agent._select_steps([y])] == [y.key]
-    agent._running.clear()
+def test_a_column_gets_no_call_for_rows_that_arrive_during_the_job_of_its_input(
+    db: Connection, table: Table, agent: Agent, log: Log
+):
+    uri = table.uri
+
+    def double(x: int) -> int:
+        if x == 19:
+            lance.write_dataset(pa.table({"x": [100]}), uri, mode="append")
+        return 2 * x
+
+    table.alter_columns({"path": "y", "udf": udf(double)})
+    # The UDF of `a` fails for NULL.
+    plan = agent.run_once()
+    assert [step.result.rows_computed for step in plan.steps] == [20, 20]
+    assert values(table, "a") == {**{x: 4 * x for x in range(20)}, 100: None}
+    plan = agent.run_once()
+    assert [step.result.rows_computed for step in plan.steps] == [1, 1]
+    assert values(table, "a")[100] == 400 and agent.run_once().steps == ()
+
+
+def test_a_waiting_step_delays_no_repetition_of_its_inputs(db: Connection, log: Log, flag: str):
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"a": log.waiting(5, flag)}, auto_backfill=True)
+    table.add_columns({"y": log.doubling()}, auto_backfill=True)
+    table.add_columns({"s": total}, auto_backfill=True)
+    agent = db.agent(allow=["*"], max_jobs=2, debounce=timedelta(0), trigger=SOON)
+    with flag_file(flag), run_in_thread(agent):
+        eventually(lambda: values(table) == doubled(range(20)), 60)
+        append(table, 100)
+        # The job of `a` still runs, and the step of `s` waits for it.
+        eventually(lambda: values(table)[100] == 200, 10)
+        Path(flag).unlink()
+        eventually(lambda: values(table, "s") == {x: 4 * x for x in [*range(20), 100]}, 60)
 
 
 @pytest.mark.parametrize("agent", [2], indirect=True)
 def test_a_commit_during_a_job_is_not_forgotten(table: Table, running: Agent, log: Log, flag: str):
-    table.alter_columns({"path": "a", "auto_backfill": False})
-    eventually(lambda: values(table) == doubled(range(20)), 60)
+    eventually(lambda: values(table, "a") == {x: 4 * x for x in range(20)}, 60)
     planned = running._planner._memories
     with flag_file(flag):
         table.alter_columns({"path": "y", "udf": log.waiting(5, flag, version="waits")})
@@ -517,7 +535,9 @@ def test_a_commit_during_a_job_is_not_forgotten(table: Table, running: Agent, lo
         appended = table.version
         # The agent looks at the new version while the job of the version before runs.
         eventually(lambda: planned[table.uri].version[0] >= appended, 60)
-    eventually(lambda: values(table) == doubled([*range(20), 300]), 10)
+    eventually(lambda: values(table, "a") == {x: 4 * x for x in [*range(20), 300]}, 10)
+    # The UDF of `a` fails for NULL.
+    assert "FAILED" not in {job.status for job in table.list_jobs()}
 
 
 def test_a_stopped_agent_cancels_its_jobs_and_leaves_nothing_behind(
@@ -624,7 +644,10 @@ def test_steps_that_wait_for_each_other_end_without_a_job(agent: Agent):
         dataclasses.replace(first, after_keys=(second.key,)),
         dataclasses.replace(second, after_keys=(first.key,)),
     )
-    agent._pending = {step.key: step for step in steps}
+    agent._pending = {
+        step.key: _PendingStep(step, inputs=frozenset(step.after_keys), fragments=1)
+        for step in steps
+    }
     assert [step.status for step in agent._advance(0)] == [
         "waiting",
         "waiting",
@@ -713,8 +736,8 @@ def test_a_dropped_table_is_forgotten_and_its_step_fails_with_an_error_of_its_ow
     assert not (
         known._tables or known._memories or known._unsettled_since or agent._ledger._failures
     )
-    known.note_done(y, planned)  # the job ended after the drop
-    assert agent._start(y)[0].status == "failed"
+    known.note_done(y, planned, None)  # the job ended after the drop
+    assert agent._start(_PendingStep(y, frozenset(), 1))[0].status == "failed"
     with pytest.raises(TableNotFoundError):
         known.table_of(y)
 
