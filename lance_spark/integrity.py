@@ -41,7 +41,7 @@ from lance_spark.storage.objects import (
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
 from udf_runtime import UDF
-from udf_runtime.checkpoint.codec import decode
+from udf_runtime.checkpoint.codec import decode, is_of_newer_release
 from udf_runtime.checkpoint.store import Objects
 from udf_runtime.errors import CheckpointError, end_sentence
 
@@ -156,7 +156,8 @@ def check(
 
     Raises:
         TableNotFoundError: The table does not exist.
-        TableUnreadableError: The table cannot be opened, or the store refused.
+        TableUnreadableError: The table cannot be opened, the store refused, or a repair would lose
+            columns of a newer release.
 
     Example:
         ```python
@@ -347,16 +348,20 @@ def _check_files(
     for path in objects.list(folder):
         data = objects.get(path)
         problem = None if data is None else problem_of(path, data)
-        if problem is None:
+        if data is None or problem is None:
             continue
-        if aside is not None:
+        is_newer = folder == "checkpoints" and is_of_newer_release(data)
+        if aside is not None and not is_newer:
             aside.move(objects, path)
         remedy = "The repair moves the file aside. The next backfill computes its values again."
-        if folder == "udfs":
+        if is_newer:
+            remedy = "The repair leaves the file. Check and repair the table with the newer release that wrote it."
+        elif folder == "udfs":
             remedy = (
                 "The repair moves the file aside. Give the column its UDF again with alter_columns."
             )
-        yield Damage(place=path, problem=problem, remedy=remedy, repaired=aside is not None)
+        is_repaired = aside is not None and not is_newer
+        yield Damage(place=path, problem=problem, remedy=remedy, repaired=is_repaired)
 
 
 def _decodes(_path: str, data: bytes) -> str | None:

@@ -169,11 +169,7 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
         dataset = open_or_create(at, table.schema, _POLICY)
-        rows = _fit_columns(rows, dataset)
-        if not dataset.schema.equals(rows.schema):
-            raise TableUnreadableError(
-                at.uri, "it has other columns", hint="move away what is there"
-            )
+        rows = _fit_columns(rows, dataset, at)
         append = MergingAppend(at, rows)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % KEPT_VERSIONS == 0:
@@ -209,9 +205,17 @@ def change_config(
         _change(at, "compact")
 
 
-def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset) -> pa.Table:
-    """Returns rows without columns that the table of an earlier release lacks."""
-    return rows.select([name for name in rows.column_names if name in dataset.schema.names])
+def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset, at: DatasetRef) -> pa.Table:
+    """Returns rows without columns that the table of an earlier release lacks.
+
+    Raises:
+        TableUnreadableError: The table has other columns, maybe of a newer release.
+    """
+    rows = rows.select([name for name in rows.column_names if name in dataset.schema.names])
+    if not dataset.schema.equals(rows.schema):
+        hint = "use the newer release that wrote the table, or move the table away"
+        raise TableUnreadableError(at.uri, "it has other columns", hint=hint)
+    return rows
 
 
 def read_rows(
@@ -294,6 +298,7 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     Raises:
         TableUnwritableError: The store refused, a link is in the way, or a concurrent writer
             committed first.
+        TableUnreadableError: The table has other columns, maybe of a newer release.
     """
     import lance
     from lance.fragment import write_fragments
@@ -301,7 +306,7 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     at = table_ref(ref, table)
     refuse_links(at)
     dataset = at.open_latest()
-    rows = _fit_columns(rows, dataset)
+    rows = _fit_columns(rows, dataset, at)
     with refusals_as_errors(at.uri):
         fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.lance_options)
 

@@ -203,16 +203,29 @@ def test_intact_tables_of_earlier_commits_have_no_damage(folder: Path) -> None:
         assert lance_spark.check(str(table)).damages == (), table.name
 
 
-def test_damaged_checkpoints_and_stored_udfs_are_found_and_moved_aside(folder: Path) -> None:
-    checkpoint = next(iter(sorted((folder / "_lance_spark/checkpoints").rglob("*.rows"))))
+def test_a_repair_moves_damaged_checkpoints_and_stored_udfs_and_leaves_newer_checkpoints(
+    folder: Path,
+) -> None:
+    newer, checkpoint = sorted((folder / "_lance_spark/checkpoints").rglob("*.rows"))[:2]
     stored = next(iter(sorted((folder / "_lance_spark/udfs").iterdir())))
+    overwrite(newer, 7, b"\x03")
     overwrite(checkpoint, -30, b"zz")
     overwrite(stored, 10, b"zz")
-    damages = lance_spark.check(str(folder)).damages
-    assert [Path(damage.place).name for damage in damages] == [checkpoint.name, stored.name]
-    assert lance_spark.check(str(folder), repair=True).is_intact
-    assert not checkpoint.exists() and not stored.exists()
-    assert lance_spark.check(str(folder)).damages == ()
+    damages = lance_spark.check(str(folder), repair=True).damages
+    names = [Path(damage.place).name for damage in damages]
+    assert names == [newer.name, checkpoint.name, stored.name]
+    assert not checkpoint.exists() and not stored.exists() and newer.exists()
+    (left,) = lance_spark.check(str(folder)).damages
+    assert left == damages[0] and not left.repaired and "newer release" in left.remedy
+
+
+def test_a_repair_refuses_to_lose_the_columns_of_a_newer_release(folder: Path) -> None:
+    errors = lance.dataset(folder / ERRORS.name)
+    errors.add_columns({"severity": "'high'"})
+    errors.insert(errors.to_table().slice(0, 1).set_column(0, "error_id", [pa.nulls(1, "string")]))
+    with pytest.raises(TableUnreadableError, match="newer release"):
+        lance_spark.check(str(folder), repair=True)
+    assert lance.dataset(folder / ERRORS.name).version == errors.version
 
 
 def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
