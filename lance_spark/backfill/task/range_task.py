@@ -327,7 +327,7 @@ class RangeRun(ABC):
     def _keeps_table(self, selection: Selection, failed: RowSet) -> bool:
         """Tells whether a column file with NULL in failed rows would equal the table."""
         spec = self._spec
-        if spec.equals_table_without_values or spec.round or not spec.row_selector.selects_outdated:
+        if spec.equals_table_without_values or spec.round:
             return spec.equals_table_without_values
         if not failed.isdisjoint(self._done.computed):
             return False  # a row computed as NULL now has no result

@@ -314,13 +314,23 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert values(table, "v") == {i: (i,) for i in range(20)}
 
 
-@pytest.mark.parametrize("options", [WHOLE, pytest.param(CUT, marks=pytest.mark.long)])
+ALL = {"where": "id >= 0"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**WHOLE, "stale": True},
+        {**WHOLE, **ALL, "stale": True},
+        pytest.param({**CUT, "stale": True}, marks=pytest.mark.long),
+    ],
+)
 def test_a_stale_backfill_that_only_skips_rows_again_commits_nothing(
     lab: InlineLab, options: dict[str, Any]
 ):
     def backfill() -> tuple[str, int, bool]:
         version = table.version
-        result = table.backfill("v", stale=True, **options)
+        result = table.backfill("v", **options)
         assert bool(result.versions) == (table.version > version)
         return result.status, result.rows_skipped, bool(result.versions)
 
