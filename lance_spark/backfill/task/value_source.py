@@ -146,9 +146,18 @@ class _UdfRange(RangeRun):
 
 
 class _ChunkerRange(_UdfRange):
-    """A range whose values are the places of chunks."""
+    """A range whose values are the places of chunks.
+
+    The places of moved rows get a checkpoint in this version, so that the next of many unfinished
+    refreshes finds the rows without the older versions.
+    """
 
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
+        (part,) = self._parts(selection)
+        for piece in part.served.pieces:
+            if isinstance(piece, CheckpointPiece) and piece.moved is not None:
+                for offsets, places in piece.chunks(1):
+                    self._checkpoints.hold(offsets, places, [])
         return self._write_checkpoints(selection)
 
 

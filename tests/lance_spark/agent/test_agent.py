@@ -36,6 +36,7 @@ from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
 from lance_spark.backfill.spending import Spending
 from lance_spark.session.catalogs import allows_stored_code
+from lance_spark.views.chunked import calls
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.state import CONFIG_KEY, Refreshed
 from tests.support.logs import Log, doubled, flag_file, make, values, with_column
@@ -812,6 +813,26 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
     assert db.agent(allow=["*"]).run_once().steps == ()
     # Tasks of a chunker write reports next to the heartbeat.
     assert not [*Path(view.uri, "_lance_spark/jobs").rglob("*")]
+
+
+def test_many_unfinished_refreshes_with_compactions_call_a_chunker_once_for_each_row(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(calls, "MOST_BASES", 1)
+    table, path = make(db, rows=20, fragments=2), log.path
+
+    def split(x: int) -> Iterator[Half]:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{x}\n")
+        yield from (Half(x), Half(-x))
+
+    query = table.search(None).select(["x"])
+    view = db.create_udtf_view("v", query, chunker(split), auto_refresh=True)
+    for budget, status in ((8, "waiting"), (16, "waiting"), (30, "done")):
+        assert statuses(db.agent(allow=["*"], max_calls=budget).run_once()) == {"v": status}
+        append(table, 100 + budget)
+        table.to_lance().optimize.compact_files()
+    assert log.rows() == [*range(20), 108, 116] and view.count_rows() == 44
 
 
 @pytest.mark.guarantee("W03")
