@@ -30,7 +30,7 @@ CANARY_TESTS := tests/canary $(addprefix tests/lance_spark/,commit types conflic
 # Requirements without our bounds. An earlier or later release of one: make canary-newest CANARY_NEWEST='pyspark[connect]==4.4.0.dev1 pylance'
 CANARY_NEWEST ?= pyspark[connect] pylance
 
-.PHONY: demo test test-long test-releases mutants smoke smoke-tests bench lint lint-python lint-java lint-workflows actionlint java-test java-releases format java jar dist test-sdist canary image release-check release help docs docs-serve notebooks clean require-java require-jdk
+.PHONY: demo test test-long test-releases test-gpu mutants smoke smoke-tests bench lint lint-python lint-java lint-workflows actionlint java-test java-releases format java jar dist test-sdist canary image release-check release help docs docs-serve notebooks clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -52,6 +52,9 @@ test-releases: $(addprefix test-release-,$(RELEASES)) ## reads, writes, pushdown
 
 test-release-%: require-jdk $(VENV)/spark-%/.ready-dev $(JAR)
 	$(VENV)/spark-$*/bin/python -m pytest $(XDIST) -m "not long and not cluster" $(RELEASE_TESTS) $(PYTEST_ARGS)
+
+test-gpu: require-jdk $(VENV)/.ready-dev $(JAR) ## UDFs on an NVIDIA GPU, with torch, CuPy and JAX in .venv; minutes
+	$(BIN)/python -m pytest -m "long or not long" tests/gpu $(PYTEST_ARGS)
 
 mutants: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/.spark-python ## each committer, refresh and translation that is broken on purpose is found; an hour
 	$(BIN)/python -m pytest -m "long or not long" -k "broken or wrong_translation" tests/histories tests/lance_spark/pushdown/test_differential.py $(PYTEST_ARGS)

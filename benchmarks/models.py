@@ -52,6 +52,7 @@ from benchmarks.report import (
 from benchmarks.table_api_child import Child
 from lance_spark import UDF, Table, udf
 from lance_spark.session.sessions import make_session
+from udf_runtime.execute.isolation.devices import list_devices
 
 LOOP = "bare loop"
 
@@ -221,6 +222,11 @@ def backfill(table: Table, name: str, folder: Path) -> dict[str, float]:
     return {"seconds": time.perf_counter() - began, "rows": result.rows_computed}
 
 
+def is_possible(work: ModelWork) -> bool:
+    """Tells whether this machine has the GPU that a case needs."""
+    return work.num_gpus is None or bool(list_devices())
+
+
 def warm_up(folder: Path, spark: SparkSession) -> None:
     """Runs small jobs, because the compilation of Spark's code belongs to the start of Spark."""
     lance.write_dataset(
@@ -241,7 +247,12 @@ def make_udf(name: str, folder: Path) -> UDF:
     if name == SERVICE:
         return udf(ServiceModel, max_in_flight=IN_FLIGHT)(str(folder))
     work = WORKS[name]
-    return udf(BatchModel, data_type=work.data_type, batch_size=work.batch_size)(name, str(folder))
+    return udf(
+        BatchModel,
+        data_type=work.data_type,
+        batch_size=work.batch_size,
+        num_gpus=work.num_gpus,
+    )(name, str(folder))
 
 
 def compare(table: Table, folder: Path, work: ModelWork) -> None:
@@ -259,7 +270,7 @@ def compare(table: Table, folder: Path, work: ModelWork) -> None:
     if pa.types.is_string(work.data_type) or pa.types.is_integer(work.data_type):
         equal = (ours["result"] == bare["result"]).all()
     else:
-        equal = np.allclose(np.stack(ours["result"]), np.stack(bare["result"]), atol=1e-5)
+        equal = np.allclose(np.stack(ours["result"]), np.stack(bare["result"]), atol=work.tolerance)
     if not equal:
         raise RuntimeError(f"lance-spark has other values than the bare loop in {folder}")
 
@@ -289,7 +300,7 @@ def main() -> None:
         stage = ModelContest(Path(folder), arguments.scale, pythons, stack)
         warm_up(Path(folder), spark)
         for name in WORKS:
-            if is_chosen(name, arguments):
+            if is_chosen(name, arguments) and is_possible(WORKS[name]):
                 measured.append(stage.measure(name, arguments.rounds, spark))
                 print(measured[-1].line(), flush=True)
                 write_report(arguments, "models", as_json(measured, arguments))

@@ -131,6 +131,8 @@ def prepare_spark() -> Answer:
     types = {
         "text vectors": "array<float>",
         "simulated gpu": "array<float>",
+        "transformer": "array<float>",
+        "transformer, half": "array<float>",
         "images": "double",
         "sleeper": "bigint",
     }
@@ -148,7 +150,7 @@ def prepare_spark() -> Answer:
         def compute(batches: Any) -> Any:
             model = WORKS[name].load(place)
             for batch in batches:
-                yield pd.Series(model(pa.array(batch, work.value_type)).to_pylist())
+                yield model(pa.array(batch, work.value_type)).to_pandas()
 
         # PySpark reads the annotations, which are texts in this module.
         compute.__annotations__ = {"batches": Iterator[pd.Series], "return": Iterator[pd.Series]}

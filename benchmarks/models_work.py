@@ -29,6 +29,11 @@ IN_FLIGHT = 16
 
 KERNEL_S = 0.02
 VECTOR = 64
+ENCODED = 768
+"""Dimensions of the vectors of the transformer."""
+
+_LETTERS = 128
+"""Letters of a text that the transformer reads."""
 
 Batch = Callable[[pa.Array], pa.Array]
 
@@ -48,6 +53,8 @@ class ModelWork:
         limit_s: Seconds that the work takes at least, by the number of rows; None for the bare
             loop.
         goal: Share of the limit that lance-spark aims for.
+        num_gpus: Real GPUs of a process, or a share of one.
+        tolerance: Maximum difference of a result and the result of the bare loop.
     """
 
     rows: int
@@ -59,6 +66,8 @@ class ModelWork:
     processes: int = 2
     limit_s: Callable[[int], float] | None = None
     goal: float = 0.9
+    num_gpus: float | None = None
+    tolerance: float = 1e-5
 
     def table(self, scale: float) -> pa.Table:
         """Returns the rows, with an id each."""
@@ -214,6 +223,26 @@ def load_kernel(folder: str) -> Batch:
         )
 
     return run
+
+
+def load_transformer(folder: str) -> Batch:
+    """Returns vectors of a transformer on a GPU: 12 layers with random weights of 16 bits."""
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(ENCODED, 12, 4 * ENCODED, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 12, enable_nested_tensor=False).eval()
+    model.to("cuda", torch.bfloat16)
+    letters = torch.nn.Embedding(256, ENCODED).to("cuda", torch.bfloat16)
+
+    @torch.inference_mode()
+    def encode(value: pa.Array) -> pa.Array:
+        texts = [text.encode()[:_LETTERS].ljust(_LETTERS, b" ") for text in value.to_pylist()]
+        codes = np.frombuffer(b"".join(texts), np.uint8).reshape(-1, _LETTERS).astype(np.int64)
+        means = model(letters(torch.from_numpy(codes).cuda())).float().mean(1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(means.cpu().numpy().ravel()), ENCODED)
+
+    return encode
 
 
 def load_sleeper(folder: str) -> Batch:
@@ -381,6 +410,28 @@ WORKS = {
         batch_size=64,
         processes=1,
         limit_s=lambda rows: -(-rows // 64) * KERNEL_S,
+    ),
+    "transformer": ModelWork(
+        rows=200_000,
+        values=docstrings,
+        value_type=pa.string(),
+        data_type=pa.list_(pa.float32(), ENCODED),
+        load=load_transformer,
+        batch_size=512,
+        processes=1,
+        num_gpus=1,
+        tolerance=0.02,
+    ),
+    "transformer, half": ModelWork(
+        rows=200_000,
+        values=docstrings,
+        value_type=pa.string(),
+        data_type=pa.list_(pa.float32(), ENCODED),
+        load=load_transformer,
+        batch_size=512,
+        processes=2,
+        num_gpus=0.5,
+        tolerance=0.02,
     ),
     "sleeper": ModelWork(
         rows=20_000,
