@@ -201,7 +201,8 @@ class RefreshJobResult(Displayable):
             view, or was chunked again.
         rows_chunked: Rows of the source for which the chunker returned.
         rows_from_checkpoint: Rows with chunks from an earlier, unfinished refresh.
-        rows_skipped: Rows of the source skipped by the chunker's policy.
+        rows_skipped: Rows of the source skipped by the chunker's policy. After a lost race of the
+            commit, the chunker skips a row once more, and the row counts twice.
         fragments_total: Fragments of the source with possible changes.
         fragments_done: Finished fragments.
         versions: Versions of the view committed with the rows.

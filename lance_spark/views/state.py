@@ -190,8 +190,10 @@ def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
     """Tells whether a refresh has ended, and its backfills left no row without a value."""
     jobs = [record for record in records if record.job_id.partition("-")[0] == refresh.job_id]
     # The end of a backfill may be unknown after a failure of the store, and then its counts, too.
+    # A refresh itself skips rows of a chunker, which have no row in the view.
     return all(
-        job.status == "DONE" and not job.rows_skipped and not job.rows_failed for job in jobs
+        job.status == "DONE" and not job.rows_failed and (job is refresh or not job.rows_skipped)
+        for job in jobs
     )
 
 

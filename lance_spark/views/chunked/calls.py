@@ -81,8 +81,9 @@ class ChunkCalls:
 
     Attributes:
         rows: Rows with a successful call of the chunker.
+        skipped: Rows with a call of the chunker that its policy skipped.
         cost: Cost of the rows for the chunker.
-        counts: Outcomes of the selected rows.
+        counts: Outcomes of the selected rows of the last attempt.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ChunkCalls:
         check: Callable[[], None],
     ) -> None:
         self.rows = 0
+        self.skipped = 0
         self.cost = 0.0
         self.counts = RowCounts()
         self._spark = spark
@@ -227,6 +229,7 @@ class ChunkCalls:
             )
             return 0
         self.rows += answer.calls
+        self.skipped += answer.counts.skipped
         self.cost += answer.spent_cost
         self.counts += answer.counts
         if answer.error is not None:

@@ -23,6 +23,7 @@ from lance_spark import (
     Agent,
     AgentPlan,
     AgentStep,
+    CommitConflictError,
     Connection,
     Job,
     OptionError,
@@ -36,6 +37,7 @@ from lance_spark.agent.lease import Lease
 from lance_spark.agent.settings import join_names
 from lance_spark.backfill.spending import Spending
 from lance_spark.session.catalogs import allows_stored_code
+from lance_spark.views import refresh
 from lance_spark.views.chunked import calls
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.state import CONFIG_KEY, Refreshed
@@ -852,6 +854,35 @@ def test_rows_skipped_by_a_policy_count_for_the_share_of_a_refresh(
     assert step.result.backfills["y"].rows_skipped == 1 and "z" not in step.result.backfills
     assert (step.result.status, len(log.lines())) == ("PARTIAL", 10)
     assert agent._ledger.remaining().calls == 0
+
+
+@pytest.mark.guarantee("W03")
+def test_skipped_rows_of_a_refresh_that_lost_its_commit_count_for_the_budget(
+    db: Connection, log: Log, flag: str, monkeypatch: pytest.MonkeyPatch
+):
+    path, commit = log.path, refresh.commit_replaced
+
+    def split(x: int) -> Iterator[Half]:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{x}\n")
+        if x == 3 and Path(flag).exists():
+            raise ValueError
+        yield Half(x)
+
+    def lose(*_: object, **__: object) -> None:
+        monkeypatch.setattr(refresh, "commit_replaced", commit)
+        raise CommitConflictError("A concurrent writer committed first.", uri="v")
+
+    query = make(db, rows=10, fragments=1).search(None).select(["x"])
+    db.create_udtf_view("v", query, chunker(split, on_error=skip_on_error()), auto_refresh=True)
+    monkeypatch.setattr(refresh, "commit_replaced", lose)
+    agent, other = (db.agent(allow=["*"], max_calls=100) for _ in range(2))
+    with flag_file(flag):
+        (step,) = agent.run_once().steps
+    assert (step.status, step.result.rows_skipped) == ("done", 2)
+    assert log.rows() == sorted([*range(10), 3])
+    other.plan()
+    assert agent._ledger.remaining().calls == other._ledger.remaining().calls == 89
 
 
 def test_a_plan_counts_the_values_that_an_unfinished_refresh_has_left(db: Connection, log: Log):
