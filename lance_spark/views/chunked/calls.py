@@ -204,8 +204,9 @@ class ChunkCalls:
                 rows = self.counts.valued + self.counts.skipped + in_flight.count(sources)
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
-            self._check_skips(final=not scheduler.is_unfinished)
-            status = "FAILED" if failures else "DONE"
+            is_unfinished = scheduler.is_unfinished
+            self._check_skips(final=not is_unfinished)
+            status = "FAILED" if failures else "PARTIAL" if is_unfinished else "DONE"
         except BaseException:
             scheduler.stop()
             raise
@@ -214,7 +215,7 @@ class ChunkCalls:
             self._progress.close(status)
         if failures or self.counts.crashed:
             raise self._incomplete(failures)
-        if scheduler.is_unfinished:
+        if is_unfinished:
             raise BudgetSpentError
 
     def _take(

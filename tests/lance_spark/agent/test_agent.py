@@ -30,6 +30,7 @@ from lance_spark import (
     Table,
     TableNotFoundError,
     cli,
+    connect,
 )
 from lance_spark.agent import lease, ledger, looks, planner
 from lance_spark.agent.agent import _PendingStep
@@ -784,8 +785,14 @@ _ON_SPARK = (pytest.mark.long, pytest.mark.spark)
     ],
 )
 def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continues(
-    db: Connection, log: Log, kind: str, limit: str
+    db: Connection,
+    jobs: Any,
+    log: Log,
+    kind: str,
+    limit: str,
+    capsys: pytest.CaptureFixture[str],
 ):
+    db = connect(db.uri, jobs, progress=True)
     agent: Any = functools.partial(db.agent, allow=["*"])
     query, path = make(db, rows=20, fragments=2).search(None), log.path
 
@@ -807,6 +814,7 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
         step.reason
     )
     assert len(log.rows()) == 8 and view.list_jobs()[-1].status == "PARTIAL"
+    assert "8 of 20 rows computed PARTIAL" in capsys.readouterr().err
     assert view.count_rows() == (0 if kind == "chunks" else 20)
     assert statuses(agent(**{limit: 8}).run_once()) == {"v": "waiting"} and len(log.rows()) == 8
     assert statuses(agent(**{limit: 15}).run_once()) == {"v": "waiting"} and len(log.rows()) == 15
