@@ -39,6 +39,10 @@ _BatchCalls = (
 )
 _STOPPABLE = (AsyncCalls, CallGate, IsolatedCalls)
 
+_TURNS_OF_SLOTS = 4
+"""Minimum calls of each of the `max_in_flight` slots in a batch, if the next batch waits for the
+last call of a batch."""
+
 
 class UdfRunner:
     """Runs a UDF over batches, under its error policy, in this process or in child processes.
@@ -133,6 +137,16 @@ class UdfRunner:
             max(self._threads, AsyncScalarCalls.batches_at_once) if udf.is_async else self._threads
         )
         return 1 if at_once == 1 else at_once + 1
+
+    @property
+    def least_rows(self) -> int:
+        """Minimum rows of a batch, so that few slots of an async UDF wait for its last calls.
+
+        Batches in progress at once share the slots, so a slot of these waits for no call.
+        """
+        udf = self._context.udf
+        waits = udf.is_async and not udf.kind.vectorised and self._isolate and self._threads == 1
+        return _TURNS_OF_SLOTS * udf.calls_in_flight if waits else 1
 
     def load(self) -> None:
         """Loads the UDF in this process now instead of with the first batch, unless it is isolated.

@@ -240,6 +240,7 @@ class RowStream:
 
     def _make_sizer(self) -> AdaptiveSize:
         least, most, first = self._spec.sizes
+        least = min(max(least, self.calls.runner.least_rows), most)
         return AdaptiveSize(
             minimum=least, maximum=most, initial=first, call_rows=self._spec.call_rows
         )

@@ -433,6 +433,31 @@ def test_the_result_tells_the_time_of_each_stage(
     assert (seconds["limit"], seconds["write"] > 0, seconds["total"] >= 0.9) == (0, True, True)
 
 
+def test_a_batch_of_an_async_class_has_four_rows_for_each_slot(lab: InlineLab) -> None:
+    """The next batch waits for the last call of a batch. A smaller checkpoint is a smaller batch."""
+
+    class Negate:
+        async def setup(self) -> None:
+            self.factor = -1
+
+        async def __call__(self, id: int) -> int:
+            if id == 10:
+                raise ValueError("row 10")
+            return self.factor * id
+
+    negate = udf(Negate, max_in_flight=4, version="1")()
+    table = make(lab, negate, rows=40, rows_per_file=40)
+    for checkpoint_size, rows in [(None, 0), (8, 8)]:
+        with pytest.raises(BackfillIncompleteError, match="row address 10"):
+            table.backfill(
+                "v",
+                task_size=40,
+                checkpoint_size=checkpoint_size,
+                batch_checkpoint_flush_interval_seconds=0,
+            )
+        assert table.plan_backfill("v").rows_from_checkpoint == rows
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "threads"])
 def test_the_end_of_an_allowance_keeps_the_results_of_calls_in_progress(
     tmp_path: Path, is_async: bool, monkeypatch: pytest.MonkeyPatch
