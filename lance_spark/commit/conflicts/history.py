@@ -12,7 +12,7 @@ import numpy as np
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
-from lance_spark.commit.conflicts.known_events import KnownEvents
+from lance_spark.commit.conflicts.known_events import FEW_VERSIONS, KnownEvents
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
 from lance_spark.options.io_options import WRITE_ID_PROPERTY
@@ -272,10 +272,11 @@ def fresh_events(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator
 
     For commits that depend on the transactions visible to Lance during the commit.
     """
-    if upto <= after:
-        return
-    kept_versions = {ref["version"] for ref in dataset.version_refs()}
-    for version in range(after + 1, upto + 1):
+    versions = range(after + 1, upto + 1)
+    kept_versions = set(versions)
+    if len(versions) > FEW_VERSIONS:
+        kept_versions = {ref["version"] for ref in dataset.version_refs()}
+    for version in versions:
         yield event_of(dataset, version, is_kept=version in kept_versions)
 
 

@@ -9,7 +9,9 @@ read, regardless of the commits in between. The remaining parts are returned to 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +21,7 @@ from lance_spark.commit.commit_loop import CommitPolicy, commit_with_retries
 from lance_spark.commit.conflicts.history import first_naming, first_unknown, named_files
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import Fragments
-from lance_spark.commit.dropped import note_landed
+from lance_spark.commit.dropped import OpenedVersion, note_landed, refuse_dropped
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -147,13 +149,13 @@ def commit_compacted(
     # The first look overlaps the opening of the latest version.
     looks = [begin_look()]
     # The outcome of the last attempt without an answer or a check. No other job has its files.
-    unanswered: list[CompactionOutcome] = []
+    unanswered: list[tuple[CompactionOutcome, OpenedVersion]] = []
 
     def find(head: lance.LanceDataset, _after: int) -> CompactionOutcome | None:
-        for sent in unanswered[-1:]:
+        for sent, opened in unanswered[-1:]:
             landed = _landed_version(head, sent)
             if landed is not None:
-                _refuse_lost_data(ref, landed, sent, missing)
+                _refuse_lost_data(ref, landed, sent, missing, opened)
                 return dataclasses.replace(sent, version=landed.version)
         return None
 
@@ -166,14 +168,15 @@ def commit_compacted(
         fits, lost = _sorted(head, basis, parts, find_absent)
         if not fits:
             return CompactionOutcome(version=None, committed=(), lost=tuple(lost))
-        looked_at = head.version
+        looked_at, opened = head.version, OpenedVersion.of(head)
         sent = CompactionOutcome(version=looked_at, committed=tuple(fits), lost=tuple(lost))
         outcome = _attempt(ref, head, fits, defer_index_remap=defer_index_remap)
         if isinstance(outcome, Landed):
             landed = outcome.dataset
-            outcome = check_landed(lambda: _refuse_lost_data(ref, landed, sent, missing)) or outcome
+            check = functools.partial(_refuse_lost_data, ref, landed, sent, missing, opened)
+            outcome = check_landed(check) or outcome
         if isinstance(outcome, Unknown):
-            unanswered.append(sent)
+            unanswered.append((sent, opened))
         return (
             dataclasses.replace(sent, version=head.version)
             if isinstance(outcome, Landed)
@@ -183,7 +186,13 @@ def commit_compacted(
     advice = "The written files are kept. Compact again when the store answers."
     try:
         return commit_with_retries(
-            ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice
+            ref,
+            one_round,
+            find,
+            policy or CommitPolicy.of(None),
+            since=0,
+            advice=advice,
+            refuses_dropped=True,
         )
     except CommitConflictError as error:
         return CompactionOutcome(
@@ -210,15 +219,18 @@ def _refuse_lost_data(
     landed: lance.LanceDataset,
     sent: CompactionOutcome,
     missing: Callable[[Sequence[str]], Collection[str]],
+    opened: OpenedVersion,
 ) -> None:
     """Raises if a committed attempt may have lost data."""
-    version = landed.version
-    # The thread has its own datasets.
-    check_files = begin_call(
-        ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing)
-    )
-    _refuse_unseen(ref, landed, sent.version or 0)
-    check_files()
+    version, unseen = landed.version, copy.copy(landed)
+    # Each thread has its own datasets. The thread of the commit takes versions back.
+    checks = [
+        begin_call(ref.uri, lambda: _refuse_unseen(ref, unseen, sent.version or 0)),
+        begin_call(ref.uri, lambda: _refuse_missing(ref, version, sent.committed, missing)),
+    ]
+    refuse_dropped(ref, opened)
+    for check in checks:
+        check()
 
 
 def _sorted(

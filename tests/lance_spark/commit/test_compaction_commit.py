@@ -28,23 +28,23 @@ def test_the_checks_after_a_commit_wait_for_each_other_no_longer(
     (task,) = Compaction.plan(dataset, {}).tasks
     olds = tuple(task.fragments)
     part = Compacted(olds=olds, rewrite=task.execute(dataset).json())
-    checking = [threading.Event(), threading.Event()]
+    together = threading.Barrier(3, timeout=20)
     calls: list[Sequence[str]] = []
-    first_unknown = compaction_commit.first_unknown
 
     def missing(names: Sequence[str]) -> list[str]:
         calls.append(names)
         if len(calls) == 2:
-            checking[0].set()
-            assert checking[1].wait(20)
+            together.wait()
         return []
 
-    def look_for_unseen(*arguments: Any) -> int | None:
-        checking[1].set()
-        assert checking[0].wait(20)
-        return first_unknown(*arguments)
+    for name in ("first_unknown", "refuse_dropped"):
+        check = getattr(compaction_commit, name)
 
-    monkeypatch.setattr(compaction_commit, "first_unknown", look_for_unseen)
+        def wait_and_check(*arguments: Any, check: Any = check) -> Any:
+            together.wait()
+            return check(*arguments)
+
+        monkeypatch.setattr(compaction_commit, name, wait_and_check)
     outcome = commit_compacted(DatasetRef.at(uri), Basis.of(dataset), [part], missing=missing)
     assert outcome.version == lance.dataset(uri).version
     assert [[*names] for names in calls] == [[*part.files]] * 2

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import lance
 import numpy as np
@@ -175,16 +176,31 @@ def test_an_empty_range_reads_nothing(
 
 
 def commit_own(
-    dataset: lance.LanceDataset, events: CountingEvents, number: int = 0
+    dataset: lance.LanceDataset,
+    events: CountingEvents,
+    number: int = 0,
+    *,
+    operation: LanceOperation.BaseOperation | None = None,
 ) -> lance.LanceDataset:
-    """Commits a setting like this process, and notes the commit."""
-    operation = set_config({"number": str(number)})
-    landed = lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+    """Commits a setting like this process, and notes the commit, as a commit of an operation."""
+    setting = set_config({"number": str(number)})
+    landed = lance.LanceDataset.commit(dataset, setting, read_version=dataset.version)
     event = Event(
-        version=landed.version, operation=operation, properties={}, read_version=dataset.version
+        version=landed.version,
+        operation=operation or setting,
+        properties={},
+        read_version=dataset.version,
     )
     events.known.note_commit(dataset, landed, event)
     return landed
+
+
+def test_a_commit_of_a_hundred_files_is_known_without_a_read(
+    path: str, events: CountingEvents
+) -> None:
+    dataset, groups = lance.write_dataset(ROWS, path), [Mock()] * 100
+    landed = commit_own(dataset, events, operation=LanceOperation.DataReplacement(groups))
+    assert events.names(landed, 1) == ["DataReplacement"] and events.versions == []
 
 
 def test_commits_of_this_process_are_known_without_a_read(
