@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -337,17 +336,26 @@ class JobHistory:
         """
         return self._jobs(self._intact_rows(filter))
 
-    def jobs_since_done(self, filter: str) -> list[JobRecord]:
-        """Returns jobs as :meth:`intact_jobs` does, without jobs before the last DONE job of these.
+    def unfinished_jobs(self, filter: str) -> list[JobRecord]:
+        """Returns the unfinished jobs since the last DONE job, as :meth:`intact_jobs` does.
 
-        Only the read grows with the number of earlier jobs.
+        The history has its rows in the order of commits, and the clocks of drivers may differ.
         """
         rows = self._intact_rows(filter)
-        done = rows.filter(pc.field("status") == "DONE").sort_by([("launched_at", "descending")])
-        last = next(self._records(done), None)  # a damaged row tells nothing about earlier jobs
-        if last is not None:
-            rows = rows.filter(pc.field("launched_at") >= last.launched_at)
-        return self._jobs(rows)
+        runs, statuses = rows["staging_id"].to_pylist(), rows["status"].to_pylist()
+        starts = {run: number for number, run in reversed([*enumerate(runs)])}
+        late = {record.staging_id for record in kept_ends(self.ref.uri) if record.status == "DONE"}
+        ended = {
+            starts[run]: number
+            for number, (run, status) in enumerate(zip(runs, statuses, strict=True))
+            if status == "DONE" or run in late
+        }
+        for start in sorted(ended, reverse=True):
+            # A damaged row tells nothing about earlier jobs.
+            if next(self._records(rows.slice(ended[start], 1)), None) is not None:
+                rows = rows.filter(pa.array([starts[run] > start for run in runs], pa.bool_()))
+                break
+        return [record for record in self._jobs(rows) if record.status != "DONE"]
 
     def _intact_rows(self, filter: str) -> pa.Table:
         rows, damaged = read_intact_rows(self.ref, JOBS, filter)

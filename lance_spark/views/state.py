@@ -199,10 +199,5 @@ def _gave_all_values(refresh: JobRecord, records: Sequence[JobRecord]) -> bool:
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
     """Tells whether another refresh began after the last successful refresh."""
-    refreshes = JobHistory(view).jobs_since_done(f"job_type = {quote_text(JOB_TYPE)}")
-    records = [record for record in refreshes if record.job_id != but]
-    ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
-    return any(
-        record.status != "DONE" and (ended is None or record.launched_at > ended)
-        for record in records
-    )
+    refreshes = JobHistory(view).unfinished_jobs(f"job_type = {quote_text(JOB_TYPE)}")
+    return any(record.job_id != but for record in refreshes)

@@ -354,16 +354,11 @@ def _unfinished_jobs(ref: DatasetRef, where: str | None, key: str) -> frozenset[
     """Returns the unfinished jobs of the same filter and UDF, which this job resumes."""
     if where is None:
         return frozenset()
-    alike = JobHistory(ref).jobs_since_done(
+    # A later, completed job of the same filter has resumed each job that died before.
+    alike = JobHistory(ref).unfinished_jobs(
         f"`where` = {quote_text(where)} AND key = {quote_text(key)}"
     )
-    # A later, completed job of the same filter has resumed each job that died before.
-    over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
-    return frozenset(
-        job.job_id
-        for job in alike
-        if job.status != "DONE" and (over is None or job.launched_at > over)
-    )
+    return frozenset(job.job_id for job in alike)
 
 
 def _bases(

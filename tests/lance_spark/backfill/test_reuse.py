@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from udf_runtime import skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 pytestmark = pytest.mark.sample(1, tests=5)
+
+ALL = {"where": "id >= 0"}
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -233,6 +235,27 @@ def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_onc
     assert result.status == "DONE"
 
 
+def test_a_later_job_resumes_an_unfinished_job_whatever_the_clocks_of_their_drivers(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=1)
+
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": lab.udf()})
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "datetime", Ahead)
+        table.backfill("v", **ALL, **WHOLE)
+    with lab.dying_at_commit():
+        table.backfill("v", **ALL, **WHOLE)
+    lab.calls()
+    assert table.backfill("v", **ALL, **WHOLE).rows_from_checkpoint == 10
+    assert lab.calls() == []
+    assert table.backfill("v", **ALL, **WHOLE).rows_computed == 10
+
+
 def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_is(lab: InlineLab):
     table = lab.make(pa.table({"id": range(10)}))
     table.add_columns({"v": lab.udf()})
@@ -312,9 +335,6 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert table.backfill("v").rows_computed == 1
     assert lab.calls() == [3]
     assert values(table, "v") == {i: (i,) for i in range(20)}
-
-
-ALL = {"where": "id >= 0"}
 
 
 @pytest.mark.parametrize(
