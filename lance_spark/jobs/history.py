@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -47,6 +47,9 @@ from lance_spark.storage.objects import objects_beside
 from lance_spark.storage.parallel_calls import in_parallel
 from lance_spark.stored_json import load_object
 from udf_runtime.errors import end_sentence
+
+if TYPE_CHECKING:
+    import lance
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,6 +149,11 @@ def _forget_ends() -> None:
 os.register_at_fork(after_in_child=_forget_ends)
 
 HEARTBEAT_S = 10.0
+
+_SHORT_S = 60.0
+"""Maximum duration of a job whose end is appended to the version with its start: far below the age
+of removed versions, because Lance compares the transactions of all versions in between."""
+
 _DAMAGE = (ValueError, OverflowError, ArithmeticError)
 """Errors of invalid values in records, including times outside of Python's range."""
 
@@ -182,6 +190,7 @@ class JobHistory:
         is_inner: Whether the job is part of another job of the table.
         inner_ends: Ends of inner jobs, for the next record.
         inner_beats: Ids of the files of ended inner jobs whose last heartbeat stays until then.
+        starts: The time and the version of the last start of the job or of an inner job.
     """
 
     def __init__(self, ref: DatasetRef, *, outer: JobHistory | None = None) -> None:
@@ -196,6 +205,7 @@ class JobHistory:
         self._objects = objects_beside(ref)
         self.inner_ends: list[JobRecord] = [] if outer is None else outer.inner_ends
         self.inner_beats: list[str] = [] if outer is None else outer.inner_beats
+        self.starts: list[tuple[float, lance.LanceDataset]] = [] if outer is None else outer.starts
 
     def save(self, record: JobRecord) -> None:
         """Writes the state of a job. If the store fails, the end of a job is written later.
@@ -213,11 +223,10 @@ class JobHistory:
         records, beats = (*self.inner_ends, record), tuple(self.inner_beats)
 
         def write() -> None:
-            append_rows(
-                self.ref,
-                JOBS,
-                pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema),
-            )
+            rows = pa.Table.from_pylist([r.to_row() for r in records], schema=JOBS.schema)
+            landed = append_rows(self.ref, JOBS, rows, recent=self._take_recent(record))
+            if not is_end:
+                self.starts[:] = [(time.monotonic(), landed)]
             for staging_id in beats:
                 with contextlib.suppress(OSError, LanceSparkError):
                     self.clear(staging_id)
@@ -229,6 +238,17 @@ class JobHistory:
             self.web_ui.show(record)
         del self.inner_ends[: len(records) - 1]
         del self.inner_beats[: len(beats)]
+
+    def _take_recent(self, record: JobRecord) -> lance.LanceDataset | None:
+        """Returns the version with the start of a short job that is DONE, for one append.
+
+        A job that is DONE has just committed to the table, so the table still exists.
+        """
+        for start_s, landed in self.starts:
+            if record.status == "DONE" and time.monotonic() - start_s < _SHORT_S:
+                self.starts.clear()
+                return landed
+        return None
 
     def _is_noted(self, record: JobRecord) -> bool:
         """Tells whether the history has a row of this run of the job; damage may hide the row."""

@@ -150,8 +150,14 @@ def refuse_links(at: DatasetRef) -> None:
         )
 
 
-def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
-    """Appends rows, and creates a missing table. Runs in any process.
+def append_rows(
+    ref: DatasetRef,
+    table: SystemTable,
+    rows: pa.Table,
+    *,
+    recent: lance.LanceDataset | None = None,
+) -> lance.LanceDataset:
+    """Appends rows, creates a missing table, and returns its new version. Runs in any process.
 
     Waits up to five minutes for concurrent writers and lost replies of the store.
 
@@ -159,6 +165,8 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         ref: The table of the data.
         table: The table next to the data.
         rows: The rows.
+        recent: A version of the last minutes, younger than any removed version. The first attempt
+            then opens no version, and Lance compares the later transactions.
 
     Raises:
         TableUnwritableError: The store refused, a link is in the way, or concurrent writers left no
@@ -168,12 +176,13 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     at = table_ref(ref, table)
     refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
-        dataset = open_or_create(at, table.schema, _POLICY)
+        dataset = open_or_create(at, table.schema, _POLICY) if recent is None else recent
         rows = _fit_columns(rows, dataset, at)
         append = MergingAppend(at, rows)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
+    return landed
 
 
 def change_config(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
@@ -15,11 +16,13 @@ import pytest
 
 import lance_spark
 from lance_spark import Connection
+from lance_spark.commit import commit_loop
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobNotFoundError, TableNotFoundError, TableUnwritableError
 from lance_spark.jobs import history
 from lance_spark.jobs import history as late_ends
 from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.tables import JOBS, read_rows
 from tests.support.records import job_record
 from tests.support.waiting import eventually
 
@@ -54,10 +57,10 @@ def end_later(
     append = history.append_rows
     is_away = [True]
 
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments: Any, **keywords: Any) -> None:
         if is_away:
             raise TableUnwritableError("t", "the store is away")
-        append(*arguments)
+        append(*arguments, **keywords)
 
     monkeypatch.setattr(history, "append_rows", fail)
     ends.save(record)
@@ -80,19 +83,34 @@ def test_the_end_of_an_inner_job_is_written_with_the_end_of_its_job(
     outer, record = start(db, "outer")
     inner, inner_record = JobHistory(outer.ref, outer=outer), job_record("outer-0")
     inner.save(dataclasses.replace(inner_record, status="RUNNING"))
-    appends = []
-    append = history.append_rows
-    monkeypatch.setattr(
-        history, "append_rows", lambda *arguments: appends.append(append(*arguments))
-    )
+    append = Mock(wraps=history.append_rows)
+    monkeypatch.setattr(history, "append_rows", append)
     inner.save(inner_record)
     assert {job.job_id: job.status for job in outer.jobs()} == {
         "outer": "RUNNING",
         "outer-0": "RUNNING",
     }
     outer.save(record)
-    assert len(appends) == 1
+    assert append.call_count == 1
     assert {job.job_id: job.status for job in outer.jobs()} == {"outer": "DONE", "outer-0": "DONE"}
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_the_end_of_a_short_job_opens_no_version(
+    db: Connection, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """After a concurrent end, which has rewritten the row of the start, the end opens a version."""
+    ends, record = start(db, "short")
+    if not is_alone:
+        other, other_record = start(db, "other")
+        other.save(other_record)
+    open_head = Mock(wraps=commit_loop.open_head)
+    monkeypatch.setattr(commit_loop, "open_head", open_head)
+    ends.save(record)
+    assert bool(open_head.call_count) != is_alone
+    jobs = read_rows(ends.ref, JOBS)
+    assert jobs.num_rows == (2 if is_alone else 4)
+    assert {job.status for job in ends.jobs()} == {"DONE"}
 
 
 def test_the_counts_of_an_inner_job_stay_until_the_history_has_its_end(
