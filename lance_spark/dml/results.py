@@ -193,7 +193,7 @@ def _with_file(
         if any(number != _REPLACED for number in fields):
             files.append(
                 old if fields == list(old.fields) else DataFile(
-                    old.path, fields, list(old.column_indices), old.file_major_version, old.file_minor_version,
+                    str(old.path), fields, list(old.column_indices), old.file_major_version, old.file_minor_version,
                     old.file_size_bytes, old.base_id,
                 )
             )  # fmt: skip

@@ -38,7 +38,8 @@ _ABSORBED_BYTES = 4 << 20
 many writers at once leave many fragments."""
 
 _WRITTEN_BYTES = 8 << 20
-"""Maximum bytes of the rows that this process wrote last. They need no read for the next append."""
+"""Maximum bytes of the rows that this process wrote last. They need no read for the next append,
+and the rows that an append rewrote leave."""
 
 _written: OrderedDict[tuple[str, str], tuple[pa.Table, int]] = OrderedDict()
 """The rows of files, with their bytes."""
@@ -105,11 +106,12 @@ class MergingAppend:
         """Returns the rows of fragments; None for no fragment, or an unreadable fragment."""
         if not fragments:
             return None
-        parts = [
-            _written.get(self._key_of(fragment))
-            for fragment in fragments
-            if not fragment.num_deletions
-        ]
+        with _lock:
+            parts = [
+                _written.pop(self._key_of(fragment), None)
+                for fragment in fragments
+                if not fragment.num_deletions
+            ]
         known_rows = [part[0] for part in parts if part is not None]
         return (
             pa.concat_tables(known_rows)
@@ -144,7 +146,8 @@ class MergingAppend:
 
     def _key_of(self, fragment: FragmentMetadata) -> tuple[str, str]:
         """Returns the key of a file. A forged manifest may name a file of another table."""
-        return self._at.uri, fragment.files[0].path
+        # pylance makes a class for each path.
+        return self._at.uri, str(fragment.files[0].path)
 
 
 def _keep(key: tuple[str, str], rows: pa.Table) -> None:
