@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -386,11 +386,11 @@ def _bases(
         ref, moved_records, _unmatched(entries, set() if unknown else set(sources.values()))
     )
     if unknown and len(records):
-        bases.add(max(record.table_version for record in records))
+        bases.update(sorted(records.versions())[-1:])
     if stale:
         # Moved rows kept their old values. An older version determines the values that are still
         # right.
-        bases.update(record.table_version for record in _own_records(records, spec))
+        bases.update(records.versions(spec.key.digest))
     version = spec.snapshot.version or 0
     few = _few_before(bases, version)
     # A job with NULLs may have computed rows that moved after its first version.
@@ -398,11 +398,6 @@ def _bases(
         : MOST_BASES - len(few)
     ]
     return tuple(sorted({*few, *later}, reverse=True))
-
-
-def _own_records(records: Records, spec: BackfillSpec) -> Iterator[FragmentRecord]:
-    """Yields the records of values of this UDF."""
-    return (record for record in records if record.key == spec.key.digest)
 
 
 def _records_of_lost_nulls(
@@ -415,11 +410,7 @@ def _records_of_lost_nulls(
     """
     if not (dataset.has_stable_row_ids and shrunk_ids):
         return []
-    null_records = [
-        record
-        for record in _own_records(records, spec)
-        if record.nulls and record.fragment_id in shrunk_ids
-    ]
+    null_records = records.null_records(spec.key.digest, shrunk_ids)
     if not null_records:
         return []
     first = min(record.fragment_id for record in null_records)
@@ -430,7 +421,7 @@ def _has_unrecorded(
     spec: BackfillSpec, dataset: lance.LanceDataset, records: Records, *, after: int
 ) -> bool:
     """Tells whether a later fragment of the last version with records has rows without one."""
-    last, version = max(record.table_version for record in records), spec.snapshot.version or 0
+    last, version = max(records.versions()), spec.snapshot.version or 0
     base = open_base(spec.snapshot, last) if last < version else dataset
     later_ids = [] if base is None else [number for number in base.fragment_ids() if number > after]
     handles = filter(None, map(dataset.get_fragment, later_ids))

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,6 +160,19 @@ class Records:
             pa.array([sources.get(number) != source for number, source in inputs], pa.bool_())
         )
         return list(_usable(rows, (0, len(rows))))
+
+    def null_records(self, key: str, fragment_ids: Collection[int]) -> list[FragmentRecord]:
+        """Returns the records of a key that have NULLs of some fragments."""
+        has_nulls = pc.field("nulls") != pa.scalar(RowSet.empty().dumps(), pa.binary())
+        rows = self._rows.filter((pc.field("key") == key) & has_nulls)
+        rows = rows.filter(pc.field("fragment_id").isin(list(fragment_ids)))
+        return [record for record in _usable(rows, (0, len(rows))) if record.nulls]
+
+    def versions(self, key: str | None = None) -> set[int]:
+        """Returns the versions of commits with records, of a key or of any key."""
+        rows = self._rows if key is None else self._rows.filter(pc.field("key") == key)
+        versions = pc.unique(rows["table_version"]).to_pylist()
+        return {version for version in versions if version is not None}
 
     def of(self, fragment_id: int) -> list[FragmentRecord]:
         """Returns the records of a fragment, the newest commit first."""

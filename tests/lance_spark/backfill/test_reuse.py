@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import lance
 import pyarrow as pa
@@ -17,6 +18,7 @@ import lance_spark
 from lance_spark import BackfillIncompleteError
 from lance_spark.backfill.driver import job
 from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.reuse import computed_rows
 from lance_spark.backfill.task.messages import RangeOutcome, Task
 from tests.support.inline_jobs import (
     CUT,
@@ -365,6 +367,23 @@ def test_a_stale_backfill_that_only_skips_rows_again_commits_nothing(
     assert backfill() == ("DONE", 2, False)
     lab.switch.write_text("0")
     assert table.backfill("v").rows_computed == 2 and table.count_rows("v = id") == 20
+
+
+def test_a_plan_decodes_few_records_of_each_fragment(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+):
+    def f(id: int) -> int | None:
+        return None if id == 7 else id
+
+    table = lab.make(pa.table({"id": range(40)}), rows_per_file=5)
+    table.add_columns({"v": udf(f)})
+    table.backfill("v")
+    lance.dataset(lab.uri).update({"id": "id + 100"}, where="id = 8")
+    decoded = Mock(side_effect=computed_rows._intact)
+    monkeypatch.setattr(computed_rows, "_intact", decoded)
+    assert table.plan_backfill("v", stale=True).total_rows_pending == 1
+    numbers = [call.args[1]["fragment_id"] for call in decoded.call_args_list]
+    assert set(numbers) <= set(range(8)) and len(numbers) <= 17
 
 
 def test_a_row_computed_as_null_that_is_skipped_later_is_called_again(lab: InlineLab):
