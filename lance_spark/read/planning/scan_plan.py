@@ -298,8 +298,10 @@ class _Planner:
     ) -> list[ScanTask]:
         """Cuts the fragments with matches of an index, and the fragments without the index."""
         unknown = [f for f in candidates if f.fragment_id not in answer.covered]
-        if unknown and sum(f.stored_bytes for f in candidates) <= MIN_PARTITION_BYTES:
-            # Each partition opens the table. A second partition costs more than this scan.
+        # The filter reads columns outside of `stored_bytes`.
+        file_bytes = sum(math.inf if f.file_bytes is None else f.file_bytes for f in candidates)
+        if unknown and file_bytes <= MIN_PARTITION_BYTES:
+            # Each partition opens the table. A further partition costs more than this scan.
             return self._scanned(candidates)
         matching = [
             _matching(f, matches[f.fragment_id], self.size.row_bytes)

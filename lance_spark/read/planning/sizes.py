@@ -79,12 +79,14 @@ class FragmentSize:
         physical_rows: Row positions, including deleted rows.
         live_rows: Rows that are not deleted.
         stored_bytes: Estimated stored bytes of the columns to read, deleted rows included.
+        file_bytes: Size of the files, with all columns. None if the manifest lacks a size.
     """
 
     fragment_id: int
     physical_rows: int
     live_rows: int
     stored_bytes: int
+    file_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,8 +264,10 @@ def measure(
         stored = (
             sum(files.bytes_to_read(file, rows) for file in metadata.files) + rows * external_width
         )
-        file_bytes += sum(file.file_size_bytes or 0 for file in metadata.files)
-        fragments.append(FragmentSize(metadata.id, rows, metadata.num_rows, int(stored)))
+        file_sizes = [file.file_size_bytes or 0 for file in metadata.files]
+        own_bytes = sum(file_sizes) if all(file_sizes) else None
+        file_bytes += sum(file_sizes)
+        fragments.append(FragmentSize(metadata.id, rows, metadata.num_rows, int(stored), own_bytes))
     to_read = {number: leaf for number, leaf in leaves.items() if leaf.read}
     columns = dict(external_widths)
     for number, leaf in to_read.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 import shutil
 
 import lance
@@ -14,7 +15,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.dataset import forget_open_datasets
 from lance_spark.read.filtering import ask_index
-from lance_spark.read.planning.partitioning import MIN_PARTITION_BYTES
 from lance_spark.read.planning.pushdown_request import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import (
@@ -224,20 +224,24 @@ def test_an_index_narrows_a_look_up_to_one_fragment(make_table: MakeTable, table
     assert describe(table_path, spec)["rows"] == 1
 
 
-@pytest.mark.parametrize(("least_bytes", "tasks"), [(MIN_PARTITION_BYTES, 1), (0, 2)])
+@pytest.mark.parametrize("columns", [ID, StructType([])], ids=["id", "count"])
+@pytest.mark.parametrize(("rows", "tasks"), [(1000, 1), (100_000, 2)])
 def test_rows_that_no_index_covers_are_found(
-    make_table: MakeTable, table_path: str, monkeypatch, least_bytes: int, tasks: int
+    table_path: str, columns: StructType, rows: int, tasks: int
 ):
-    """Small fragments are one partition, because each partition opens the table."""
-    monkeypatch.setattr("lance_spark.read.planning.scan_plan.MIN_PARTITION_BYTES", least_bytes)
-    dataset = make_table(rows=500, per_file=100, dirty=False)
-    dataset.create_scalar_index("id", "BTREE")
-    lance.write_dataset(pa.table({"id": [77, 9999]}), table_path, mode="append")
-    spec = ScanSpec(columns=ID, filtered=True, filter_sql="id = 77 OR id = 9999")
-    assert ids(read(table_path, spec)) == [77, 77, 9999]
+    """Small files are one partition, because each partition opens the table.
+
+    The filter reads its column of a whole file, which the scan may not return.
+    """
+    keys = [random.randbytes(48).hex() for _ in range(rows)]
+    dataset = lance.write_dataset(pa.table({"id": range(rows), "key": keys}), table_path)
+    dataset.create_scalar_index("key", "BTREE")
+    lance.write_dataset(pa.table({"id": [-1], "key": keys[77:78]}), table_path, mode="append")
+    spec = ScanSpec(columns=columns, filtered=True, exact=True, filter_sql=f"key = '{keys[77]}'")
+    assert ids(read(table_path, dataclasses.replace(spec, columns=ID))) == [77, -1]
     planned = partitions(make_reader(table_path, spec))
-    assert len(planned) == tasks
-    assert {number for task in planned for number in task.fragments} == {0, 5}
+    assert (len(planned), count(table_path, spec)) == (tasks, 2)
+    assert {number for task in planned for number in task.fragments} == {0, 1}
 
 
 def test_an_index_that_finds_too_much_is_not_asked_by_every_task(
