@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from benchmarks.measure import OURS
 from benchmarks.models_work import (
+    GPU,
     IN_FLIGHT,
     PREPARE,
     SERVICE,
@@ -64,6 +65,16 @@ _WARM_UP_JOBS = 20
 
 _PATIENCE_S = 300
 """Maximum time for a job of another engine."""
+
+_LONG = 4
+"""Factor for the rows of a long case."""
+
+CASES = {
+    **{name: (name, 1) for name in WORKS},
+    **{f"{name}, long": (name, _LONG) for name in (SERVICE, GPU)},
+}
+"""Model and factor for the rows of each case. A job's planning, start and commit take as long with
+more rows, so a long case shows their part."""
 
 Contestant = Callable[[], dict[str, float]]
 
@@ -135,7 +146,7 @@ class MeasuredModel:
         )
         verdict = "met" if self.shares[OURS] >= self.work.goal else "MISSED"
         loads = f"loads {self.loads[0]}, later {self.loads[1]}"
-        return f"{self.name:14} {rates}  (goal {self.work.goal:.2f}: {verdict})  {loads}  load {self.load:.1f}"
+        return f"{self.name:20} {rates}  (goal {self.work.goal:.2f}: {verdict})  {loads}  load {self.load:.1f}"
 
 
 class ModelContest:
@@ -154,11 +165,14 @@ class ModelContest:
             stack.callback(child.close)
         self._url = service.answer()
 
-    def measure(self, name: str, rounds: int, spark: SparkSession) -> MeasuredModel:
+    def measure(self, case_name: str, rounds: int, spark: SparkSession) -> MeasuredModel:
         """Runs the first job of each contestant, compares the values, and runs the rounds."""
-        folder, work = self._folder / name.replace(" ", "-").replace(",", ""), WORKS[name]
+        name, factor = CASES[case_name]
+        folder, work = self._folder / case_name.replace(" ", "-").replace(",", ""), WORKS[name]
         folder.mkdir()
-        case = MeasuredModel(name=name, work=work, rows=self._make_rows(name, folder))
+        case = MeasuredModel(
+            name=case_name, work=work, rows=self._make_rows(name, self._scale * factor, folder)
+        )
         table = lance_spark.connect(str(folder), spark, progress=False).open_table("rows")
         contestants: dict[str, Contestant] = {OURS: lambda: backfill(table, name, folder)}
         for peer, child in self._children.items():
@@ -170,7 +184,7 @@ class ModelContest:
                 case.first[contestant] = run_once(act, case)
             except TimeoutError:
                 print(
-                    f"{name}: {contestant} is left out from here on, since a job took more than {_PATIENCE_S} s"
+                    f"{case_name}: {contestant} is left out from here on, since a job took more than {_PATIENCE_S} s"
                 )
                 del contestants[contestant], self._children[contestant]
         compare(table, folder, work)
@@ -182,9 +196,9 @@ class ModelContest:
         case.loads, case.load = (loads, count_loads(folder) - loads), os.getloadavg()[0]
         return case
 
-    def _make_rows(self, name: str, folder: Path) -> int:
+    def _make_rows(self, name: str, scale: float, folder: Path) -> int:
         """Writes the rows for all contestants: Lance, Arrow, and four files of Parquet."""
-        rows = WORKS[name].table(self._scale)
+        rows = WORKS[name].table(scale)
         lance.write_dataset(rows, folder / "rows.lance", enable_stable_row_ids=True)
         with pa.ipc.new_file(str(folder / "rows.arrow"), rows.schema) as writer:
             writer.write_table(rows)
@@ -279,7 +293,7 @@ def main() -> None:
     """Runs the cases, prints a line for each, and writes `models.json`."""
     parser = make_parser("models", __doc__)
     add_rounds(parser, 3, "rounds of later jobs")
-    add_scale(parser, "4,000 to 24,000 rows")
+    add_scale(parser, "4,000 to 24,000 rows, and four times as many in long cases")
     add_only(parser)
     models = "magika, scikit-learn, onnxruntime and pillow"
     for peer in _PEERS:
@@ -299,8 +313,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder, ExitStack() as stack:
         stage = ModelContest(Path(folder), arguments.scale, pythons, stack)
         warm_up(Path(folder), spark)
-        for name in WORKS:
-            if is_chosen(name, arguments) and is_possible(WORKS[name]):
+        for name, (model, _) in CASES.items():
+            if is_chosen(name, arguments) and is_possible(WORKS[model]):
                 measured.append(stage.measure(name, arguments.rounds, spark))
                 print(measured[-1].line(), flush=True)
                 write_report(arguments, "models", as_json(measured, arguments))

@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.models_work import IN_FLIGHT, SERVICE, WORKS, Client, ModelWork, serve
+from benchmarks.models_work import GPU, IN_FLIGHT, SERVICE, WORKS, Client, ModelWork, serve
 
 Answer = Callable[[str, Path], int]
 
@@ -130,7 +130,7 @@ def prepare_spark() -> Answer:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     types = {
         "text vectors": "array<float>",
-        "simulated gpu": "array<float>",
+        GPU: "array<float>",
         "transformer": "array<float>",
         "transformer, half": "array<float>",
         "images": "double",

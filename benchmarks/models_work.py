@@ -360,6 +360,7 @@ async def serve(announce: Callable[[int], None]) -> None:
 
 
 SERVICE = "service, 50 ms"
+GPU = "simulated gpu"
 
 PREPARE: dict[str, Callable[[pa.Table, Path], None]] = {
     "text vectors": fit_components,
@@ -401,7 +402,7 @@ WORKS = {
         batch_size=1_000,
         limit_s=lambda rows: rows * LATENCY_S / (2 * IN_FLIGHT),
     ),
-    "simulated gpu": ModelWork(
+    GPU: ModelWork(
         rows=20_000,
         values=pieces,
         value_type=pa.string(),
