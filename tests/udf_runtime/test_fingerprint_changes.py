@@ -167,7 +167,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Files]:
         forget()
         for name, text in texts.items():
             path = tmp_path / (name.replace("__", "/", 1) + ".py")
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
 
     yield write
@@ -182,6 +182,7 @@ WAYS = {
     "star_of_a_package": "def f(x):\n    import own_pack\n    return own_pack.gross(x)\n",
     "from_a_package": "def f(x):\n    from own_pack import gross\n    return gross(x)\n",
     "submodule": "def f(x):\n    import own_pack.inner\n    return own_pack.inner.gross(x)\n",
+    "below_folders_without_init": "def f(x):\n    import own_space.team.prices\n    return own_space.team.prices.gross(x)\n",
     "importlib": "import importlib\ndef f(x): return importlib.import_module('own_pricing').gross(x)\n",
     "dunder_import": "def f(x): return __import__('own_pricing').gross(x)\n",
     "global_module": "import own_pricing\ndef f(x): return own_pricing.gross(x)\n",
@@ -199,6 +200,7 @@ MODULES = {
     "own_pricing": "import own_rates\ndef gross(x):\n    {doc}\n    return round(x * own_rates.RATE, 2)\n",
     "own_pack____init__": "from .inner import *\n",
     "own_pack__inner": "from . import deep\ndef gross(x): return deep.gross(x)\n",
+    "own_space__team/prices": "from own_pricing import gross\n",
     "own_pack__deep": "def gross(x):\n    from own_pricing import gross\n    return gross(x)\n",
 }
 

@@ -6,6 +6,7 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import pkgutil
 import site
 import sys
 import sysconfig
@@ -77,7 +78,31 @@ def _find(name: str) -> importlib.machinery.ModuleSpec | None:
 
 
 def _find_below(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
-    specs = (
-        finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec")
-    )
-    return next((spec for spec in specs if spec is not None), None)
+    for finder in sys.meta_path:
+        if finder is importlib.machinery.PathFinder:
+            spec = _find_on_path(name, path)
+        else:
+            spec = finder.find_spec(name, path) if hasattr(finder, "find_spec") else None
+        if spec is not None:
+            return spec
+    return None
+
+
+def _find_on_path(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
+    """Returns the spec of a module in folders or zip files, as `PathFinder.find_spec` does.
+
+    `PathFinder` refuses a folder without `__init__.py` whose parent package is not imported.
+    """
+    folders: list[str] = []
+    for entry in path:
+        finder = pkgutil.get_importer(entry)
+        spec = None if finder is None else finder.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            return spec
+        if spec is not None:
+            folders += spec.submodule_search_locations or ()
+    if not folders:
+        return None
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = folders
+    return spec
