@@ -5,6 +5,8 @@ last fragments, while they are small in comparison with the new rows, in the sam
 one-row appends has about log16(n) fragments, and each row is rewritten about 16 log16(n) times.
 
 If a concurrent writer comes first, the next attempt only appends, and conflicts with no writer.
+Rewritten rows move behind the rows of concurrent appends, so only a rewrite of the latest version
+keeps the order of the rows.
 """
 
 from __future__ import annotations
@@ -48,14 +50,17 @@ _lock = threading.Lock()
 
 
 class MergingAppend:
-    """One append to a table. Makes the operation of each attempt."""
+    """One append to a table. Makes the operation of each attempt.
 
-    def __init__(self, at: DatasetRef, rows: pa.Table) -> None:
+    Without `merges`, all attempts only append, also to an earlier version.
+    """
+
+    def __init__(self, at: DatasetRef, rows: pa.Table, *, merges: bool) -> None:
         self._at = at
         self._rows = rows
         self._merged: str | None = None
         self._plain: list[FragmentMetadata] = []
-        self._is_first = True
+        self._merges = merges
 
     def operation(self, head: lance.LanceDataset) -> LanceOperation.BaseOperation:
         """Returns the operation for the latest version."""
@@ -63,8 +68,8 @@ class MergingAppend:
 
         # Without a call of `discard`, the outcome of the last attempt is unknown: its file stays.
         self._merged = None
-        is_first, self._is_first = self._is_first, False
-        absorbed = self._absorbed(head) if is_first else []
+        merges, self._merges = self._merges, False
+        absorbed = self._absorbed(head) if merges else []
         earlier_rows = self._rows_of(head, absorbed)
         if earlier_rows is None:
             self._plain = self._plain or self._write(head, self._rows)

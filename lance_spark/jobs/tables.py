@@ -166,7 +166,7 @@ def append_rows(
         table: The table next to the data.
         rows: The rows.
         recent: A version of the last minutes, younger than any removed version. The first attempt
-            then opens no version, and Lance compares the later transactions.
+            then opens no version and merges no rows, and Lance compares the later transactions.
 
     Raises:
         TableUnwritableError: The store refused, a link is in the way, or concurrent writers left no
@@ -178,7 +178,7 @@ def append_rows(
     with _commit_errors_as_unwritable(at.uri):
         dataset = open_or_create(at, table.schema, _POLICY) if recent is None else recent
         rows = _fit_columns(rows, dataset, at)
-        append = MergingAppend(at, rows)
+        append = MergingAppend(at, rows, merges=recent is None)
         landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
     if landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
