@@ -386,6 +386,19 @@ def test_a_plan_decodes_few_records_of_each_fragment(
     assert set(numbers) <= set(range(8)) and len(numbers) <= 17
 
 
+def test_a_backfill_with_a_filter_over_skipped_rows_alone_commits_nothing(lab: InlineLab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({3}), on_error=skip_on_error())})
+    table.backfill("v")
+    version = table.version
+    result = table.backfill("v", where="id = 3", **WHOLE)
+    assert (result.status, result.rows_skipped, result.versions) == ("DONE", 1, ())
+    assert table.version == version
+    lab.switch.write_text("0")
+    assert table.backfill("v", where="id = 3", **WHOLE).rows_computed == 1
+    assert table.count_rows("v = id") == 20
+
+
 def test_a_row_computed_as_null_that_is_skipped_later_is_called_again(lab: InlineLab):
     called, switch = lab.called(), lab.switch
 
