@@ -6,17 +6,18 @@ The driver chooses the source, and the source runs the ranges of tasks.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias, cast
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of
 from lance_spark.backfill.reuse.value_reuse import CheckpointPiece
 from lance_spark.backfill.task.allowance import Allowance, StopRequest
-from lance_spark.backfill.task.computation import UdfCalls, fail_ranges
+from lance_spark.backfill.task.computation import CheckpointBuffer, UdfCalls, fail_ranges
 from lance_spark.backfill.task.messages import (
     BackfillSpec,
     FragmentRows,
@@ -32,7 +33,7 @@ from lance_spark.backfill.task.task_files import TaskFiles
 from lance_spark.backfill.task.task_ranges import run_ranges
 from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
-from lance_spark.rows.merge import Chunk
+from lance_spark.rows.merge import Chunk, merge, streams_of
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF, ArtifactError, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
@@ -146,19 +147,30 @@ class _UdfRange(RangeRun):
 
 
 class _ChunkerRange(_UdfRange):
-    """A range whose values are the places of chunks.
-
-    The places of moved rows get a checkpoint in this version, so that the next of many unfinished
-    refreshes finds the rows without the older versions.
-    """
+    """A range whose values are the places of chunks."""
 
     def _write(self, selection: Selection) -> Future[RangeOutcome]:
-        (part,) = self._parts(selection)
-        for piece in part.served.pieces:
-            if isinstance(piece, CheckpointPiece) and piece.moved is not None:
-                for offsets, places in piece.chunks(1):
-                    self._checkpoints.hold(offsets, places, [])
+        if cast("CallChunker", self._spec.value_source).stores_moved:
+            (part,) = self._parts(selection)
+            self._store_moved(part)
         return self._write_checkpoints(selection)
+
+    def _store_moved(self, part: SelectedRows) -> None:
+        """Writes the places of moved rows into a checkpoint of this version.
+
+        The checkpoint has the id of an earlier job, because a retry counts own rows as calls.
+        """
+        pieces = [
+            piece
+            for piece in part.served.pieces
+            if isinstance(piece, CheckpointPiece) and piece.moved is not None
+        ]
+        if pieces:
+            spec = replace(self._spec, job_id=pieces[0].entry.job_id, flush_s=math.inf)
+            checkpoints = CheckpointBuffer(spec, self._context.store, self._source)
+            for offsets, places in merge(streams_of(pieces)):
+                checkpoints.hold(offsets, places, [])
+            checkpoints.flush()
 
 
 class JoinRange(RangeRun):
@@ -271,9 +283,15 @@ def _finder_of_values(spec: BackfillSpec, udf: UDF) -> EqualInputs | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallChunker(CallUdf):
-    """Calls a chunker. The values, the places of chunks, stay in checkpoints."""
+    """Calls a chunker. The values, the places of chunks, stay in checkpoints.
+
+    Attributes:
+        stores_moved: Whether the places of moved rows get checkpoints of this version.
+    """
 
     range_run: ClassVar[type[_UdfRange]] = _ChunkerRange
+
+    stores_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

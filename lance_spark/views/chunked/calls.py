@@ -264,12 +264,12 @@ class ChunkCalls:
     def _spec(
         self, start: RefreshBase, placement: PlacementSpec, function: Binding, selects: RowsToChunk
     ) -> BackfillSpec:
-        columns = made_columns(start.dataset)
+        columns, chunker = made_columns(start.dataset), CallChunker.of(self._udf)
         spec = BackfillSpec(
             snapshot=start.source,
             staging=placement.staging,
             job_id=self._job_id,
-            value_source=CallChunker.of(self._udf),
+            value_source=chunker,
             row_selector=selects,
             prior_rounds=FirstRound(),
             key=function.key,
@@ -289,7 +289,10 @@ class ChunkCalls:
             round=self._rounds,
         )
         self._rounds += 1
-        return replace(spec, bases=_bases(spec))
+        bases = _bases(spec)
+        # A further unfinished refresh would lose the rows of the oldest version.
+        chunker = replace(chunker, stores_moved=len(bases) == MOST_BASES)
+        return replace(spec, bases=bases, value_source=chunker)
 
 
 def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[FragmentPlan]:

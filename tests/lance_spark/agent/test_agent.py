@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -825,10 +827,11 @@ def test_a_refresh_ends_at_its_share_of_the_budget_and_the_next_refresh_continue
     assert not [*Path(view.uri, "_lance_spark/jobs").rglob("*")]
 
 
+@pytest.mark.long
 def test_many_unfinished_refreshes_with_compactions_call_a_chunker_once_for_each_row(
     db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(calls, "MOST_BASES", 1)
+    monkeypatch.setattr(calls, "MOST_BASES", 2)
     table, path = make(db, rows=20, fragments=2), log.path
 
     def split(x: int) -> Iterator[Half]:
@@ -837,12 +840,49 @@ def test_many_unfinished_refreshes_with_compactions_call_a_chunker_once_for_each
         yield from (Half(x), Half(-x))
 
     query = table.search(None).select(["x"])
-    view = db.create_udtf_view("v", query, chunker(split), auto_refresh=True)
-    for budget, status in ((8, "waiting"), (16, "waiting"), (30, "done")):
+    function = chunker(split, min_checkpoint_size=1, checkpoint_size=1, task_size=99)
+    view = db.create_udtf_view("v", query, function, auto_refresh=True)
+    # The third refresh has the most older versions, and a checkpoint with all moved rows.
+    for budget, status, checkpoints in (
+        (8, "waiting", 8),
+        (12, "waiting", 12),
+        (16, "waiting", 17),
+        (40, "done", 0),
+    ):
         assert statuses(db.agent(allow=["*"], max_calls=budget).run_once()) == {"v": status}
+        assert len([*Path(view.uri).rglob("*.rows")]) == checkpoints
         append(table, 100 + budget)
         table.to_lance().optimize.compact_files()
-    assert log.rows() == [*range(20), 108, 116] and view.count_rows() == 44
+    assert log.rows() == [*range(20), 108, 112, 116] and view.count_rows() == 46
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.guarantee("W03")
+def test_moved_rows_of_a_chunker_are_no_calls_of_a_dead_attempt(
+    db: Connection, log: Log, flag: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(calls, "MOST_BASES", 1)
+    table, path = make(db, rows=20, fragments=1), log.path
+
+    def split(x: int) -> Iterator[Half]:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{x}\n")
+        if os.path.exists(flag) and len(Path(path).read_text().split()) == 12:
+            os.unlink(flag)
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from (Half(x), Half(-x))
+
+    query = table.search(None).select(["x"])
+    function = chunker(split, cost=1.0, min_checkpoint_size=1, checkpoint_size=1, task_size=99)
+    db.create_udtf_view("v", query, function, auto_refresh=True)
+    assert statuses(db.agent(allow=["*"], max_calls=8).run_once()) == {"v": "waiting"}
+    append(table, 100)
+    table.to_lance().optimize.compact_files()
+    Path(flag).touch()
+    (step,) = db.agent(allow=["*"], max_calls=18).run_once().steps
+    assert not Path(flag).exists(), "a task died"
+    assert (step.status, step.result.cost) == ("waiting", 10) and len({*log.rows()}) >= 18
 
 
 @pytest.mark.guarantee("W03")
