@@ -33,6 +33,10 @@ _LOG = logging.getLogger(__name__)
 _LOOK_AT_JOBS_S = 0.5
 """Seconds between looks at running jobs and at `stop`."""
 
+_ROWS_MOVED = (
+    "All rows moved to new fragments since the last look. The next look plans the step again"
+)
+
 
 class RunObserver:
     """Observes :meth:`Agent.run`, in its thread. Writes ended and failed steps to the log."""
@@ -62,22 +66,35 @@ class _PendingStep:
     """A step that waits for its start.
 
     Attributes:
-        inputs: Keys of the steps that have to end first. A repetition of an ended input delays no
-            waiting step, else a steady writer of the inputs would delay the step forever.
-        fragments: Number of the table's first fragments that the jobs of the inputs cover.
+        last_fragment: Highest id of the fragments that the jobs of the inputs cover.
+        ended: Keys of inputs that ended since the step waits. A repetition of an ended input delays
+            no waiting step, else a steady writer of the inputs would delay the step forever.
     """
 
     step: AgentStep
-    inputs: frozenset[StepKey]
-    fragments: int
+    last_fragment: int
+    ended: frozenset[StepKey] = frozenset()
+
+    @property
+    def inputs(self) -> frozenset[StepKey]:
+        """Keys of the steps that have to end first."""
+        return frozenset(self.step.after_keys) - self.ended
 
 
 @dataclass(frozen=True, slots=True)
 class _RunningStep:
+    """A step with a job.
+
+    Attributes:
+        last_fragment: As in :class:`_PendingStep`.
+        planned: The plan of the step.
+        is_complete: Whether the job leaves nothing of the plan to a later job.
+    """
+
     step: AgentStep
-    fragments: int
+    last_fragment: int
     planned: PlannedVersion
-    num_frags: int | None
+    is_complete: bool
     job: Job[BackfillJobResult] | Job[RefreshJobResult]
 
 
@@ -248,32 +265,27 @@ class Agent:
     def _await_start(self, plan: AgentPlan) -> None:
         """Replaces the pending steps by the due steps of a plan.
 
-        Steps that already wait start first. The job of an input covers at least the fragments of
-        the look before its start.
+        Steps that already wait start first, and wait for new inputs, too. The job of an input
+        covers at least the fragments of the look before its start.
         """
         due = {
             step.key: step
             for step in plan.steps
             if step.status == "due" and step.key not in self._running
         }
-        self._pending = {
-            key: replace(pending, step=due[key])
-            for key, pending in self._pending.items()
-            if key in due
-        }
+        steps: dict[StepKey, _PendingStep] = {}
         for key, step in due.items():
-            if key not in self._pending:
-                inputs = (
-                    self._pending.get(number) or self._running.get(number)
-                    for number in step.after_keys
-                )
-                covered = [self._planner.planned_version(step).fragment_count]
-                covered += [
-                    entry.fragments
-                    for entry in inputs
-                    if entry and entry.step.table_uri == step.table_uri
-                ]
-                self._pending[key] = _PendingStep(step, frozenset(step.after_keys), min(covered))
+            planned = self._planner.planned_version(step)
+            waiting = self._pending.get(key) or _PendingStep(step, planned.last_fragment)
+            pending = replace(waiting, step=step)
+            inputs = (steps.get(number) or self._running.get(number) for number in pending.inputs)
+            covered = [
+                entry.last_fragment
+                for entry in inputs
+                if entry and entry.step.table_uri == step.table_uri
+            ]
+            steps[key] = replace(pending, last_fragment=min([pending.last_fragment, *covered]))
+        self._pending = {key: steps[key] for key in self._pending if key in steps} | steps
 
     def _work(self, plan: AgentPlan, next_look: float) -> None:
         """Runs the steps of a look until the next look, and waits for its time.
@@ -314,7 +326,7 @@ class Agent:
                 del self._running[key]
                 ended += self._end(running)
                 self._pending = {
-                    later_key: replace(later, inputs=later.inputs - {key})
+                    later_key: replace(later, ended=later.ended | (later.inputs & {key}))
                     for later_key, later in self._pending.items()
                 }
         self._release_leases()
@@ -333,7 +345,11 @@ class Agent:
 
     def _has_inputs(self, pending: _PendingStep) -> bool:
         """Tells whether all steps with the inputs of a step have ended."""
-        return not any(key in self._pending or key in self._running for key in pending.inputs)
+        return not any(map(self._is_open, pending.inputs))
+
+    def _is_open(self, key: StepKey) -> bool:
+        """Tells whether a step waits or has a job."""
+        return key in self._pending or key in self._running
 
     def _hold_all(self, reason: str) -> list[AgentStep]:
         steps = [
@@ -366,17 +382,25 @@ class Agent:
             share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
             planned = self._planner.planned_version(step)
             # Rows that arrive while the jobs of the inputs run have no inputs yet.
-            num_frags = (pending.fragments or None) if planned.is_chained(step) else None
-            job: Job[BackfillJobResult] | Job[RefreshJobResult]
+            last_fragment = pending.last_fragment if planned.is_chained(step) else None
+            is_complete = last_fragment in (None, planned.last_fragment) and not any(
+                map(self._is_open, step.after_keys)
+            )
+            job: Job[BackfillJobResult] | Job[RefreshJobResult] | None
             if step.action == "refresh":
                 job = table.start_refresh(job_id, share)
             else:
-                job = table.start_backfill(step.columns, job_id, share, num_frags=num_frags)
+                job = table.start_backfill(step.columns, job_id, share, last_fragment)
         except Exception as error:  # noqa: BLE001 - other steps continue
             self._ledger.release(job_id)
             self._ledger.note_failure(step.key, error)
             return self._hold(step, "failed", describe(error))
-        self._running[step.key] = _RunningStep(step, pending.fragments, planned, num_frags, job)
+        if job is None:
+            self._ledger.release(job_id)
+            return self._hold(step, "waiting", _ROWS_MOVED)
+        self._running[step.key] = _RunningStep(
+            step, pending.last_fragment, planned, is_complete, job
+        )
         return []
 
     def _take_lease(self, table: KeptTable) -> str:
@@ -409,7 +433,7 @@ class Agent:
                 self._ledger.note_failure(step.key)
             return self._hold(step, "waiting", str(result.message))
         self._ledger.note_success(step.key)
-        self._planner.note_done(step, running.planned, running.num_frags)
+        self._planner.note_done(step, running.planned, is_complete=running.is_complete)
         return [replace(step, status="done")]
 
     def _release_leases(self) -> None:

@@ -48,9 +48,12 @@ class KeptTable(Protocol):
         """Plans a refresh."""
 
     def start_backfill(
-        self, columns: tuple[str, ...], job_id: str, budget: Spending, *, num_frags: int | None
-    ) -> Job[BackfillJobResult]:
-        """Starts a backfill of outdated rows and rows without a value."""
+        self, columns: tuple[str, ...], job_id: str, budget: Spending, last_fragment: int | None
+    ) -> Job[BackfillJobResult] | None:
+        """Starts a backfill of outdated rows and rows without a value.
+
+        Returns None if all fragments have ids above `last_fragment`.
+        """
 
     def start_refresh(self, job_id: str, budget: Spending) -> Job[RefreshJobResult]:
         """Starts a refresh."""
@@ -89,7 +92,7 @@ class TableLook:
         name: Name of the table, with its namespaces, as of :func:`join_names`.
         version: The version.
         committed_at: Time of its commit.
-        fragment_count: Number of its fragments.
+        last_fragment: Highest id of its fragments; -1 without fragments.
         groups: The columns with `auto_backfill`, sibling columns together, each group with the
             groups of its inputs.
         foreign: The columns with a UDF of another product.
@@ -107,7 +110,7 @@ class TableLook:
     view: ViewDefinition | None
     source_uri: str | None
     source_version: VersionKey | None = None
-    fragment_count: int = 0
+    last_fragment: int = -1
 
     @property
     def uri(self) -> str:
@@ -158,7 +161,7 @@ class TableLook:
             foreign=frozenset(marked),
             view=view if is_kept else None,
             source_uri=None if view is None else view.source_of(table.ref).uri,
-            fragment_count=len(dataset.fragment_ids()),
+            last_fragment=max(dataset.fragment_ids(), default=-1),
         )
 
 

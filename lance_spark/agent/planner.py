@@ -50,7 +50,7 @@ class PlannedVersion:
     Attributes:
         version: The version of the table in the plan.
         source_version: The version of the source of a view.
-        fragment_count: Number of fragments of the version.
+        last_fragment: Highest id of the fragments of the version.
         chained: The columns whose inputs are columns of the agent, too.
         unfinished: Keys of steps that are not done yet.
         own_versions: Versions that the agent's jobs have committed since.
@@ -58,7 +58,7 @@ class PlannedVersion:
 
     version: VersionKey
     source_version: VersionKey | None
-    fragment_count: int
+    last_fragment: int
     chained: frozenset[tuple[str, ...]]
     unfinished: set[StepKey]
     own_versions: set[int] = field(default_factory=set)
@@ -113,13 +113,13 @@ class Planner:
         """Returns the last plan of the table of a step. A new job reads this or a later version."""
         return self._memories[step.table_uri]
 
-    def note_done(self, step: AgentStep, planned: PlannedVersion, num_frags: int | None) -> None:
-        """Remembers that a step is done for a planned version, or for its first fragments.
+    def note_done(self, step: AgentStep, planned: PlannedVersion, *, is_complete: bool) -> None:
+        """Remembers that a step is done; if complete, the planned version has no more work for it.
 
         Commits of the step cause no new plan. A plan of a later version, made while the job was
         running, keeps its steps.
         """
-        if num_frags is None or num_frags >= planned.fragment_count:
+        if is_complete:
             planned.unfinished.discard(step.key)
         memory = self._memories.get(step.table_uri)  # None after a drop during the job
         if step.result is not None and memory is not None:
@@ -283,7 +283,7 @@ class Planner:
         else:
             chained = frozenset(columns for columns, inputs in look.groups.items() if inputs)
             self._memories[look.uri] = PlannedVersion(
-                look.version, look.source_version, look.fragment_count, chained, unfinished
+                look.version, look.source_version, look.last_fragment, chained, unfinished
             )
 
 

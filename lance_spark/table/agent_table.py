@@ -50,12 +50,24 @@ class AgentTable:
         return self.table.plan_refresh()
 
     def start_backfill(
-        self, columns: tuple[str, ...], job_id: str, budget: Spending, *, num_frags: int | None
-    ) -> Job[BackfillJobResult]:
-        """Starts a backfill of outdated rows and rows without a value."""
+        self, columns: tuple[str, ...], job_id: str, budget: Spending, last_fragment: int | None
+    ) -> Job[BackfillJobResult] | None:
+        """Starts a backfill of outdated rows and rows without a value.
+
+        Returns None if all fragments have ids above `last_fragment`.
+        """
+        version = num_frags = None
+        if last_fragment is not None:
+            # The count holds for a single version: any compaction changes the places of fragments.
+            dataset = self.ref.open_latest()
+            version = dataset.version
+            num_frags = sum(number <= last_fragment for number in dataset.fragment_ids())
+            if not num_frags:
+                return None
         return self.table.backfill_async(
             list(columns),
             stale=True,
+            read_version=version,
             num_frags=num_frags,
             concurrency=self.concurrency,
             job_id=job_id,

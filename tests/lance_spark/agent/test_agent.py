@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -495,24 +495,31 @@ def test_a_commit_during_each_job_delays_no_later_step_forever(db: Connection, l
         eventually(lambda: values(later) == doubled(range(2)), 60)
 
 
+@pytest.mark.parametrize(
+    ("compacted_rows", "filled"), [(0, range(20)), (10, range(10)), (100, range(0))]
+)
 def test_a_column_gets_no_call_for_rows_that_arrive_during_the_job_of_its_input(
-    db: Connection, table: Table, agent: Agent, log: Log
+    table: Table, agent: Agent, compacted_rows: int, filled: range
 ):
     uri = table.uri
 
     def double(x: int) -> int:
         if x == 19:
-            lance.write_dataset(pa.table({"x": [100]}), uri, mode="append")
+            dataset = lance.write_dataset(pa.table({"x": [100]}), uri, mode="append")
+            if compacted_rows:
+                # Only the second fragment needs a compaction for its deletions.
+                dataset.delete("x IN (11, 12)")
+                dataset.optimize.compact_files(target_rows_per_fragment=compacted_rows)
         return 2 * x
 
     table.alter_columns({"path": "y", "udf": udf(double)})
     # The UDF of `a` fails for NULL.
-    plan = agent.run_once()
-    assert [step.result.rows_computed for step in plan.steps] == [20, 20]
-    assert values(table, "a") == {**{x: 4 * x for x in range(20)}, 100: None}
-    plan = agent.run_once()
-    assert [step.result.rows_computed for step in plan.steps] == [1, 1]
-    assert values(table, "a")[100] == 400 and agent.run_once().steps == ()
+    assert statuses(agent.run_once()) == {"t.y": "done", "t.a": "done" if filled else "waiting"}
+    rows = values(table)
+    assert values(table, "a") == {x: 4 * x if x in filled else None for x in rows}
+    y, a = agent.run_once().steps
+    assert (y.result.rows_computed, a.result.rows_computed) == (1, len(rows) - len(filled))
+    assert values(table, "a") == {x: 4 * x for x in rows} and agent.run_once().steps == ()
 
 
 def test_a_waiting_step_delays_no_repetition_of_its_inputs(db: Connection, log: Log, flag: str):
@@ -528,6 +535,65 @@ def test_a_waiting_step_delays_no_repetition_of_its_inputs(db: Connection, log: 
         eventually(lambda: values(table)[100] == 200, 10)
         Path(flag).unlink()
         eventually(lambda: values(table, "s") == {x: 4 * x for x in [*range(20), 100]}, 60)
+
+
+def advance(agent: Agent, until: Callable[[], bool]) -> None:
+    """Starts and ends the steps of the last look."""
+    eventually(lambda: agent._advance(0.1) is None or until(), 60)
+
+
+@pytest.mark.long
+def test_a_waiting_step_waits_for_a_new_input(db: Connection, log: Log, flag: str, tmp_path: Path):
+    second_flag = str(tmp_path / "second flag")
+
+    def add(y: int, a: int) -> int:
+        return y + a
+
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"a": log.waiting(5, flag)}, auto_backfill=True)
+    table.add_columns({"s": (triple, ["a"])}, auto_backfill=True)
+    agent = db.agent(allow=["*"], max_jobs=2, debounce=timedelta(0))
+    with flag_file(flag), flag_file(second_flag):
+        agent._look()
+        advance(agent, lambda: log.rows().count(5) == 1)
+        table.add_columns({"y": log.waiting(5, second_flag)}, auto_backfill=True)
+        table.alter_columns({"path": "s", "udf": udf(add)})
+        agent._look()
+        advance(agent, lambda: log.rows().count(5) == 2)
+        Path(flag).unlink()
+        advance(agent, lambda: len(agent._running) == 1)
+        agent._advance(0.1)
+        assert [step.step.columns for step in agent._running.values()] == [("y",)]
+        Path(second_flag).unlink()
+        advance(agent, lambda: not agent._pending and not agent._running)
+    assert values(table, "s") == {x: 4 * x for x in range(20)}
+
+
+@pytest.mark.long
+def test_a_step_that_starts_before_a_repetition_of_its_input_ends_is_due_again(
+    db: Connection, log: Log, flag: str, tmp_path: Path
+):
+    second_flag = str(tmp_path / "second flag")
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"a": log.waiting(5, flag)}, auto_backfill=True)
+    table.add_columns({"y": (triple, ["x"])}, auto_backfill=True)
+    table.add_columns({"s": total}, auto_backfill=True)
+    agent = db.agent(allow=["*"], max_jobs=2, debounce=timedelta(0))
+    with flag_file(flag), flag_file(second_flag):
+        agent._look()
+        advance(agent, lambda: values(table)[19] == 57 and len(agent._running) == 1)
+        Path(flag).unlink()
+        # The next look is sooner than the agent notes the end of the job.
+        next(iter(agent._running.values())).job.result()
+        table.alter_columns({"path": "y", "udf": log.waiting(5, second_flag)})
+        agent._look()
+        advance(agent, lambda: values(table, "s")[19] is not None and len(agent._running) == 1)
+        assert values(table, "s") == {x: 5 * x for x in range(20)}
+        Path(second_flag).unlink()
+        advance(agent, lambda: not agent._running)
+    agent._look()
+    advance(agent, lambda: not agent._pending and not agent._running)
+    assert values(table, "s") == {x: 4 * x for x in range(20)}
 
 
 @pytest.mark.parametrize("agent", [2], indirect=True)
@@ -650,10 +716,7 @@ def test_steps_that_wait_for_each_other_end_without_a_job(agent: Agent):
         dataclasses.replace(first, after_keys=(second.key,)),
         dataclasses.replace(second, after_keys=(first.key,)),
     )
-    agent._pending = {
-        step.key: _PendingStep(step, inputs=frozenset(step.after_keys), fragments=1)
-        for step in steps
-    }
+    agent._pending = {step.key: _PendingStep(step, last_fragment=0) for step in steps}
     assert [step.status for step in agent._advance(0)] == [
         "waiting",
         "waiting",
@@ -742,8 +805,8 @@ def test_a_dropped_table_is_forgotten_and_its_step_fails_with_an_error_of_its_ow
     assert not (
         known._tables or known._memories or known._unsettled_since or agent._ledger._failures
     )
-    known.note_done(y, planned, None)  # the job ended after the drop
-    assert agent._start(_PendingStep(y, frozenset(), 1))[0].status == "failed"
+    known.note_done(y, planned, is_complete=True)  # the job ended after the drop
+    assert agent._start(_PendingStep(y, last_fragment=0))[0].status == "failed"
     with pytest.raises(TableNotFoundError):
         known.table_of(y)
 
