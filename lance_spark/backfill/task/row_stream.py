@@ -162,6 +162,7 @@ class RowStream:
         buffer_bytes = max(spec.blob_buffer_bytes // 2, spec.blob_buffer_bytes - _COPIED_BLOB_BYTES)
         blob_bytes = max(1, buffer_bytes // most_batches)
         self._read_spec = replace(spec, blob_buffer_bytes=blob_bytes)
+        self._least_rows = spec.sizes[0]
         self._sizer = self._make_sizer()
         self._ranges: dict[int, StreamedRange] = {}
         self._unread: deque[StreamedRange] = deque()
@@ -239,10 +240,12 @@ class RowStream:
             reader.close()
 
     def _make_sizer(self) -> AdaptiveSize:
-        least, most, first = self._spec.sizes
-        least = min(max(least, self.calls.runner.least_rows), most)
+        _, most, first = self._spec.sizes
         return AdaptiveSize(
-            minimum=least, maximum=most, initial=first, call_rows=self._spec.call_rows
+            minimum=self._least_rows,
+            maximum=most,
+            initial=first,
+            call_rows=self._spec.call_rows,
         )
 
     def _request(self, streamed: StreamedRange) -> None:
@@ -483,6 +486,10 @@ class RowStream:
     def _split(self, result: BatchResult) -> None:
         """Gives the ranges of a batch their parts of its result."""
         addresses = self._taken.popleft()
+        # A small first batch shows early that the function works.
+        least, most, _ = self._spec.sizes
+        self._least_rows = min(max(least, self.calls.runner.least_rows), most)
+        self._sizer.minimum = self._least_rows
         self._sizer.record(len(addresses), result.seconds)
         runs = runs_of(fragments_of(addresses))
         self._ranges[runs[0][0]].computation.add_calls(result)

@@ -25,6 +25,7 @@ from lance_spark.staging.column_file import ColumnFile
 from tests.support.inline_jobs import InlineLab, InlineScheduler, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
+from udf_runtime.policies.batch_size import AdaptiveSize
 
 pytestmark = pytest.mark.sample(1, tests=5)
 
@@ -433,22 +434,29 @@ def test_the_result_tells_the_time_of_each_stage(
     assert (seconds["limit"], seconds["write"] > 0, seconds["total"] >= 0.9) == (0, True, True)
 
 
-def test_a_batch_of_an_async_class_has_four_rows_for_each_slot(lab: InlineLab) -> None:
-    """The next batch waits for the last call of a batch. A smaller checkpoint is a smaller batch."""
+def test_a_batch_of_an_async_class_has_four_rows_for_each_slot(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch waits for the last call of a batch, also if each batch takes 20 seconds.
+
+    The first batch of a task has a row for each slot. A smaller checkpoint is a smaller batch.
+    """
+    record = AdaptiveSize.record
+    monkeypatch.setattr(AdaptiveSize, "record", lambda size, rows, _: record(size, rows, 20.0))
 
     class Negate:
         async def setup(self) -> None:
             self.factor = -1
 
         async def __call__(self, id: int) -> int:
-            if id == 10:
-                raise ValueError("row 10")
+            if id == 18:
+                raise ValueError("row 18")
             return self.factor * id
 
     negate = udf(Negate, max_in_flight=4, version="1")()
     table = make(lab, negate, rows=40, rows_per_file=40)
-    for checkpoint_size, rows in [(None, 0), (8, 8)]:
-        with pytest.raises(BackfillIncompleteError, match="row address 10"):
+    for checkpoint_size, rows in [(None, 4), (8, 12)]:
+        with pytest.raises(BackfillIncompleteError, match="row address 18"):
             table.backfill(
                 "v",
                 task_size=40,
