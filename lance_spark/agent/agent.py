@@ -290,13 +290,12 @@ class Agent:
     def _work(self, plan: AgentPlan, next_look: float) -> None:
         """Runs the steps of a look until the next look, and waits for its time.
 
-        The next look waits while no place is free for a job, or a step of this look can start.
+        The next look waits while no place is free for a job. A step that waited for a place starts
+        after that look, because its column and its inputs may have changed meanwhile.
         """
         while self._pending or self._running:
-            is_busy = len(self._running) >= self._settings.max_jobs or any(
-                map(self._has_inputs, self._pending.values())
-            )
-            if self._over.is_set() or (time.monotonic() >= next_look and not is_busy):
+            is_full = len(self._running) >= self._settings.max_jobs
+            if self._over.is_set() or (time.monotonic() >= next_look and not is_full):
                 return
             for step in self._advance(_LOOK_AT_JOBS_S):
                 self._note(step)

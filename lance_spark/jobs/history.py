@@ -359,7 +359,9 @@ class JobHistory:
     def unfinished_jobs(self, filter: str) -> list[JobRecord]:
         """Returns the unfinished jobs since the last DONE job, as :meth:`intact_jobs` does.
 
-        The history has its rows in the order of commits, and the clocks of drivers may differ.
+        A job is earlier if its first row and its clock say so. The history has its rows in the
+        order of commits, but a rewrite of the last rows may move a row behind a concurrent start,
+        and the clocks of drivers may differ.
         """
         rows = self._intact_rows(filter)
         runs, statuses = rows["staging_id"].to_pylist(), rows["status"].to_pylist()
@@ -373,7 +375,11 @@ class JobHistory:
         for start in sorted(ended, reverse=True):
             # A damaged row tells nothing about earlier jobs.
             if next(self._records(rows.slice(ended[start], 1)), None) is not None:
-                rows = rows.filter(pa.array([starts[run] > start for run in runs], pa.bool_()))
+                launched = rows["launched_at"].to_pylist()
+                is_later = [
+                    starts[run] > start or launched[starts[run]] > launched[start] for run in runs
+                ]
+                rows = rows.filter(pa.array(is_later, pa.bool_()))
                 break
         return [record for record in self._jobs(rows) if record.status != "DONE"]
 

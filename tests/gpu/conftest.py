@@ -1,4 +1,4 @@
-"""Tests that need an NVIDIA GPU with torch, CuPy and JAX. pytest finds none of them elsewhere."""
+"""Tests that need an NVIDIA GPU with torch, CuPy and JAX. On other machines, pytest finds none of them."""
 
 from udf_runtime.execute.isolation.devices import list_devices
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,3 +171,17 @@ def test_a_job_of_a_dropped_table_leaves_no_end(
     assert late_ends.kept_ends(ends.ref.uri) == []
     with contextlib.nullcontext() if is_made_anew else pytest.raises(TableNotFoundError):
         assert ends.jobs() == []
+
+
+def test_a_job_is_earlier_than_a_done_job_if_its_row_and_its_clock_say_so(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rewrite of the last rows may move the rows of a job behind the start of a later job."""
+    monkeypatch.setattr("lance_spark.jobs.merging_append._ABSORBED_ROWS", 0)
+    jobs, later = start(db, "later")
+    for seconds, job_id in ((2, "earlier"), (1, "done")):
+        launched_at = later.launched_at - timedelta(seconds=seconds)
+        record = job_record(job_id, launched_at=launched_at)
+        jobs.save(dataclasses.replace(record, status="RUNNING"))
+    jobs.save(record)
+    assert [job.job_id for job in jobs.unfinished_jobs("true")] == ["later"]

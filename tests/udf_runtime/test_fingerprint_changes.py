@@ -12,6 +12,7 @@ import textwrap
 import types
 import zipfile
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,17 @@ def test_a_module_of_ones_own_counts_however_it_is_reached(files: Files, way: st
     assert changed(doc="# another comment\n\n") == before
     assert changed(rate="1.50") != before
     assert changed() == before
+
+
+def test_a_hook_of_imports_changes_no_digest(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hook:
+        find_spec = staticmethod(PathFinder.find_spec)
+
+    files(**modules())
+    source = WAYS["below_folders_without_init"]
+    before = digest(source)
+    monkeypatch.setattr(sys, "meta_path", [Hook, *sys.meta_path])
+    assert digest(source) == before
 
 
 def test_a_module_in_a_zip_file_counts_by_its_source(

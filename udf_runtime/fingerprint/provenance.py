@@ -79,20 +79,17 @@ def _find(name: str) -> importlib.machinery.ModuleSpec | None:
 
 def _find_below(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
-        if finder is importlib.machinery.PathFinder:
-            spec = _find_on_path(name, path)
-        else:
+        try:
             spec = finder.find_spec(name, path) if hasattr(finder, "find_spec") else None
+        except KeyError:  # a folder without `__init__.py` whose parent package is not imported
+            return _find_on_path(name, path)
         if spec is not None:
             return spec
     return None
 
 
 def _find_on_path(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
-    """Returns the spec of a module in folders or zip files, as `PathFinder.find_spec` does.
-
-    `PathFinder` refuses a folder without `__init__.py` whose parent package is not imported.
-    """
+    """Returns the spec of a module in folders or zip files, as `PathFinder.find_spec` does."""
     folders: list[str] = []
     for entry in path:
         finder = pkgutil.get_importer(entry)

@@ -300,7 +300,8 @@ class _Planner:
         unknown = [f for f in candidates if f.fragment_id not in answer.covered]
         # The filter reads columns outside of `stored_bytes`.
         file_bytes = sum(math.inf if f.file_bytes is None else f.file_bytes for f in candidates)
-        if unknown and file_bytes <= MIN_PARTITION_BYTES:
+        is_small = file_bytes <= MIN_PARTITION_BYTES and not self.selection.is_narrowed
+        if unknown and is_small:
             # Each partition opens the table. A further partition costs more than this scan.
             return self._scanned(candidates)
         matching = [

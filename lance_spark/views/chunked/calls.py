@@ -54,6 +54,10 @@ _LOG = logging.getLogger(__name__)
 
 _SHOWN_FAILURES = 3
 
+_SPARE_BASES = 4
+"""Unfinished refreshes that may reach no task with moved chunks of the oldest version before its
+chunks are lost."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked:
@@ -290,8 +294,8 @@ class ChunkCalls:
         )
         self._rounds += 1
         bases = _bases(spec)
-        # A further unfinished refresh would lose the rows of the oldest version.
-        chunker = replace(chunker, stores_moved=len(bases) == MOST_BASES)
+        # Further unfinished refreshes would lose the rows of the oldest versions.
+        chunker = replace(chunker, stores_moved=len(bases) >= MOST_BASES - _SPARE_BASES)
         return replace(spec, bases=bases, value_source=chunker)
 
 

@@ -570,6 +570,28 @@ def test_a_waiting_step_waits_for_a_new_input(db: Connection, log: Log, flag: st
 
 
 @pytest.mark.long
+def test_a_change_of_a_step_during_a_long_job_counts_before_the_step_starts(
+    db: Connection, log: Log, flag: str
+):
+    def add(y: int, a: int) -> int:
+        return y + a
+
+    table = make(db, rows=20, fragments=2)
+    table.add_columns({"a": log.waiting(5, flag)}, auto_backfill=True)
+    table.add_columns({"s": (triple, ["a"])}, auto_backfill=True)
+    settings = {"trigger": timedelta(seconds=0.3), "debounce": timedelta(0)}
+    with flag_file(flag), run_in_thread(db.agent(allow=["*"], max_jobs=1, **settings)):
+        eventually(lambda: 5 in log.rows())
+        table.add_columns({"y": (triple, ["x"])}, auto_backfill=True)
+        table.alter_columns({"path": "s", "udf": udf(add)})
+        time.sleep(0.5)  # the time of the next look has come
+        Path(flag).unlink()
+        eventually(lambda: values(table, "s")[19] is not None)
+    assert values(table, "s") == {x: 5 * x for x in range(20)}
+    assert {job.status for job in table.list_jobs()} == {"DONE"}
+
+
+@pytest.mark.long
 def test_a_step_that_starts_before_a_repetition_of_its_input_ends_is_due_again(
     db: Connection, log: Log, flag: str, tmp_path: Path
 ):
@@ -895,6 +917,7 @@ def test_many_unfinished_refreshes_with_compactions_call_a_chunker_once_for_each
     db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(calls, "MOST_BASES", 2)
+    monkeypatch.setattr(calls, "_SPARE_BASES", 0)
     table, path = make(db, rows=20, fragments=2), log.path
 
     def split(x: int) -> Iterator[Half]:
@@ -926,6 +949,7 @@ def test_moved_rows_of_a_chunker_are_no_calls_of_a_dead_attempt(
     db: Connection, log: Log, flag: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(calls, "MOST_BASES", 1)
+    monkeypatch.setattr(calls, "_SPARE_BASES", 0)
     table, path = make(db, rows=20, fragments=1), log.path
 
     def split(x: int) -> Iterator[Half]:
