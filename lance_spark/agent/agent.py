@@ -291,14 +291,17 @@ class Agent:
         """Runs the steps of a look until the next look, and waits for its time.
 
         The next look waits while no place is free for a job. A step that waited for a place starts
-        after that look, because its column and its inputs may have changed meanwhile.
+        after that look, because its column and its inputs may have changed since the last look.
+        Steps start after each look, however short the time between looks is.
         """
         while self._pending or self._running:
-            is_full = len(self._running) >= self._settings.max_jobs
-            if self._over.is_set() or (time.monotonic() >= next_look and not is_full):
+            if self._over.is_set():
                 return
             for step in self._advance(_LOOK_AT_JOBS_S):
                 self._note(step)
+            is_full = len(self._running) >= self._settings.max_jobs
+            if time.monotonic() >= next_look and not is_full:
+                return
         self._observer.end_look(plan)
         self._over.wait(max(0.0, next_look - time.monotonic()))
 

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -359,7 +360,7 @@ class JobHistory:
     def unfinished_jobs(self, filter: str) -> list[JobRecord]:
         """Returns the unfinished jobs since the last DONE job, as :meth:`intact_jobs` does.
 
-        A job is earlier if its first row and its clock say so. The history has its rows in the
+        A job is earlier by its first row and by its clock. The history has its rows in the
         order of commits, but a rewrite of the last rows may move a row behind a concurrent start,
         and the clocks of drivers may differ.
         """
@@ -374,11 +375,13 @@ class JobHistory:
         }
         for start in sorted(ended, reverse=True):
             # A damaged row tells nothing about earlier jobs.
-            if next(self._records(rows.slice(ended[start], 1)), None) is not None:
-                launched = rows["launched_at"].to_pylist()
-                is_later = [
-                    starts[run] > start or launched[starts[run]] > launched[start] for run in runs
-                ]
+            last = next(self._records(rows.slice(ended[start], 1)), None)
+            if last is not None:
+                # Arrow compares the times, because Python has no value for a damaged time.
+                launched = rows["launched_at"]
+                later = pc.greater(launched, pa.scalar(last.launched_at, launched.type))
+                launched_later = later.fill_null(False).to_pylist()
+                is_later = [starts[run] > start or launched_later[starts[run]] for run in runs]
                 rows = rows.filter(pa.array(is_later, pa.bool_()))
                 break
         return [record for record in self._jobs(rows) if record.status != "DONE"]

@@ -4,9 +4,8 @@ Each reader of a table makes one or two requests per fragment. An append therefo
 last fragments, while they are small in comparison with the new rows, in the same commit. A table of
 one-row appends has about log16(n) fragments, and each row is rewritten about 16 log16(n) times.
 
-If a concurrent writer comes first, the next attempt only appends, and conflicts with no writer.
-Rewritten rows move behind the rows of concurrent appends, so only a rewrite of the latest version
-keeps the order of the rows.
+If a concurrent writer comes first, Lance commits the rewrite behind the rows of that writer, or the
+next attempt only appends. So a row may move behind the row of a concurrent append.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from lance_spark.errors import JobNotFoundError, TableNotFoundError, TableUnwrit
 from lance_spark.jobs import history
 from lance_spark.jobs import history as late_ends
 from lance_spark.jobs.history import JobHistory
-from lance_spark.jobs.tables import JOBS, read_rows
+from lance_spark.jobs.tables import JOBS, append_rows, read_rows
 from tests.support.records import job_record
 from tests.support.waiting import eventually
 
@@ -185,3 +186,20 @@ def test_a_job_is_earlier_than_a_done_job_if_its_row_and_its_clock_say_so(
         jobs.save(dataclasses.replace(record, status="RUNNING"))
     jobs.save(record)
     assert [job.job_id for job in jobs.unfinished_jobs("true")] == ["later"]
+
+
+@pytest.mark.parametrize("moment", [None, 1 << 62])
+def test_a_damaged_time_in_the_history_hides_no_unfinished_job(
+    db: Connection, moment: int | None
+) -> None:
+    jobs, _ = start(db, "unfinished")
+    damaged = pa.Table.from_pylist([job_record("damaged").to_row()], schema=JOBS.schema)
+    times = pa.array([moment], pa.int64()).cast(JOBS.schema.field("launched_at").type)
+    place = JOBS.schema.get_field_index("launched_at")
+    append_rows(jobs.ref, JOBS, damaged.set_column(place, JOBS.schema.field(place), times))
+    done = job_record("done", launched_at=datetime.now(UTC) - timedelta(days=1))
+    jobs.save(dataclasses.replace(done, status="RUNNING"))
+    jobs.save(done)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the damaged row
+        assert [job.job_id for job in jobs.unfinished_jobs("true")] == ["unfinished"]

@@ -475,6 +475,12 @@ def test_an_agent_keeps_columns_up_to_date_until_it_is_stopped(
     assert log.rows() == [*range(20), 200, 201]
 
 
+def test_steps_start_however_short_the_time_between_looks_is(db: Connection, table: Table):
+    agent = db.agent(allow=["*"], trigger=timedelta(microseconds=1), debounce=timedelta(0))
+    with run_in_thread(agent):
+        eventually(lambda: None not in values(table).values(), 20)
+
+
 def test_a_commit_during_each_job_delays_no_later_step_forever(db: Connection, log: Log):
     table = make(db, rows=20, fragments=2)
     uri = table.uri
