@@ -12,7 +12,7 @@ from typing import Any
 
 from lance_spark.agent.lease import Lease
 from lance_spark.agent.ledger import JOB_PREFIX, WATCH_PREFIX, Ledger
-from lance_spark.agent.looks import KeptTable, WatchedTables
+from lance_spark.agent.looks import KeptTable, WatchedTables, find_groups
 from lance_spark.agent.plan import AgentPlan, AgentStep, StepKey, StepStatus
 from lance_spark.agent.planner import (
     BUDGET_IS_SPENT,
@@ -36,6 +36,7 @@ _LOOK_AT_JOBS_S = 0.5
 _ROWS_MOVED = (
     "All rows moved to new fragments since the last look. The next look plans the step again"
 )
+_INPUTS_CHANGED = "The column has other inputs since the last look. The next look plans the step again"
 
 
 class RunObserver:
@@ -381,8 +382,10 @@ class Agent:
                 return self._hold(step, "waiting", f"The agent in {holder} works on the table")
             if self._ledger.remaining().is_nothing:
                 return self._hold(step, "waiting", BUDGET_IS_SPENT)
-            share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
             planned = self._planner.planned_version(step)
+            if not self._has_planned_inputs(step, table, planned):
+                return self._hold(step, "waiting", _INPUTS_CHANGED)
+            share = self._ledger.reserve(job_id, self._settings.max_jobs - len(self._running))
             # Rows that arrive while the jobs of the inputs run have no inputs yet.
             last_fragment = pending.last_fragment if planned.is_chained(step) else None
             is_complete = last_fragment in (None, planned.last_fragment) and not any(
@@ -404,6 +407,15 @@ class Agent:
             step, pending.last_fragment, planned, is_complete, job
         )
         return []
+
+    def _has_planned_inputs(
+        self, step: AgentStep, table: KeptTable, planned: PlannedVersion
+    ) -> bool:
+        """Tells whether the columns of a step still read the columns of the look."""
+        if self._is_watch or step.action == "refresh":
+            return True
+        groups = find_groups(table.ref.open_latest())
+        return groups.get(step.columns) == planned.groups.get(step.columns)
 
     def _take_lease(self, table: KeptTable) -> str:
         """Takes the lease of a table. Returns the process of its other agent, else no text."""

@@ -157,7 +157,7 @@ class TableLook:
             table=table,
             version=key_of(dataset),
             committed_at=moment_of(version_of(dataset)),
-            groups=_find_groups(dataset),
+            groups=find_groups(dataset),
             foreign=frozenset(marked),
             view=view if is_kept else None,
             source_uri=None if view is None else view.source_of(table.ref).uri,
@@ -205,8 +205,11 @@ def sort_groups(groups: ColumnGroups) -> ColumnGroups:
     return ordered
 
 
-def _find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
-    """Returns the columns for the agent, in the order of the table."""
+def find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
+    """Returns the columns for the agent, in the order of the table, with the groups of their inputs.
+
+    Needs no request.
+    """
     groups = find_auto_backfilled(dataset)
     if not groups:
         return {}

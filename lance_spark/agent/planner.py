@@ -51,7 +51,7 @@ class PlannedVersion:
         version: The version of the table in the plan.
         source_version: The version of the source of a view.
         last_fragment: Highest id of the fragments of the version.
-        chained: The columns whose inputs are columns of the agent, too.
+        groups: The columns of the agent, as in :class:`TableLook`.
         unfinished: Keys of steps that are not done yet.
         own_versions: Versions that the agent's jobs have committed since.
     """
@@ -59,14 +59,14 @@ class PlannedVersion:
     version: VersionKey
     source_version: VersionKey | None
     last_fragment: int
-    chained: frozenset[tuple[str, ...]]
+    groups: ColumnGroups
     unfinished: set[StepKey]
     own_versions: set[int] = field(default_factory=set)
 
     def is_chained(self, step: AgentStep) -> bool:
         """Tells whether a step reads columns of the agent, and follows no refresh of its table."""
         is_after_refresh = any(action == "refresh" for _, action, _ in step.after_keys)
-        return step.columns in self.chained and not is_after_refresh
+        return bool(self.groups.get(step.columns)) and not is_after_refresh
 
 
 @dataclass(slots=True)
@@ -281,9 +281,8 @@ class Planner:
         ):
             memory.unfinished = unfinished
         else:
-            chained = frozenset(columns for columns, inputs in look.groups.items() if inputs)
             self._memories[look.uri] = PlannedVersion(
-                look.version, look.source_version, look.last_fragment, chained, unfinished
+                look.version, look.source_version, look.last_fragment, look.groups, unfinished
             )
 
 

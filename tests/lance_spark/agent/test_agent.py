@@ -528,6 +528,28 @@ def test_a_column_gets_no_call_for_rows_that_arrive_during_the_job_of_its_input(
     assert values(table, "a") == {x: 4 * x for x in rows} and agent.run_once().steps == ()
 
 
+def test_a_step_with_a_new_input_since_the_look_waits_for_the_next_look(
+    table: Table, agent: Agent, log: Log, flag: str
+):
+    def add(y: int, z: int) -> int:
+        return y + z
+
+    table.alter_columns({"path": "y", "udf": log.waiting(5, flag, version="waits")})
+    plans: list[AgentPlan] = []
+    thread = threading.Thread(target=lambda: plans.append(agent.run_once()))
+    with flag_file(flag):
+        thread.start()
+        eventually(lambda: 5 in log.rows(), 60)
+        table.add_columns({"z": (triple, ["x"])}, auto_backfill=True)
+        table.alter_columns({"path": "a", "udf": udf(add)})
+    thread.join(60)
+    assert statuses(plans[0]) == {"t.y": "done", "t.a": "waiting"}
+    assert "other inputs" in str(plans[0].steps[1].reason)
+    assert values(table, "a") == dict.fromkeys(range(20))
+    assert statuses(agent.run_once()) == {"t.z": "done", "t.a": "done"}
+    assert values(table, "a") == {x: 5 * x for x in range(20)}
+
+
 def test_a_waiting_step_delays_no_repetition_of_its_inputs(db: Connection, log: Log, flag: str):
     table = make(db, rows=20, fragments=2)
     table.add_columns({"a": log.waiting(5, flag)}, auto_backfill=True)
