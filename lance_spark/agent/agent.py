@@ -36,7 +36,9 @@ _LOOK_AT_JOBS_S = 0.5
 _ROWS_MOVED = (
     "All rows moved to new fragments since the last look. The next look plans the step again"
 )
-_INPUTS_CHANGED = "The column has other inputs since the last look. The next look plans the step again"
+_INPUTS_CHANGED = (
+    "The column has other inputs since the last look. The next look plans the step again"
+)
 
 
 class RunObserver:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit, check_landed
@@ -36,6 +37,7 @@ def change_schema(
     has_landed: Callable[[lance.LanceDataset], bool] = lambda _: False,
     discard: Callable[[], None] = lambda: None,
     head: lance.LanceDataset | None = None,
+    create: Callable[[], LanceOperation.BaseOperation] | None = None,
 ) -> lance.LanceDataset:
     """Applies a change to the latest version, and returns the table with the change.
 
@@ -51,6 +53,8 @@ def change_schema(
             attempt without an answer, for changes that Lance itself commits.
         discard: Called after an attempt that certainly made no version.
         head: The latest version, if the caller has just opened the table.
+        create: Returns the operation to create a missing table with the change. Every round without
+            a table calls the function again. By default a missing table is an error.
 
     Raises:
         CommitConflictError: Other writers kept committing first.
@@ -83,13 +87,18 @@ def change_schema(
         dataset: lance.LanceDataset | None, _retries: int
     ) -> lance.LanceDataset | Lost | Unknown:
         nonlocal is_first_look, unanswered, unchecked
-        if dataset is None:
+        is_first_look, basis = False, None
+        if dataset is not None:
+            basis = _Basis(dataset.version, dataset.max_field_id)
+            outcome = _attempt(ref, dataset, change, stamped)
+        elif create is not None:
+            outcome = _attempt_creation(ref, create(), stamped)
+        else:
             raise TableNotFoundError(ref.uri)
-        is_first_look, basis = False, _Basis(dataset.version, dataset.max_field_id)
-        outcome = _attempt(ref, dataset, change, stamped)
         if isinstance(outcome, Landed):
-            landed = outcome.dataset
-            failed_check = check_landed(lambda: basis.refuse_undone(landed))
+            landed, failed_check = outcome.dataset, None
+            if basis is not None:
+                failed_check = check_landed(partial(basis.refuse_undone, landed))
             if failed_check is None:
                 return landed
             outcome = failed_check
@@ -161,12 +170,22 @@ def _attempt(
     )
 
 
-def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> lance.LanceDataset:
-    """Opens the latest version; creates an empty table if necessary.
+def _attempt_creation(
+    ref: DatasetRef, operation: LanceOperation.BaseOperation, properties: Mapping[str, str]
+) -> Landed | Lost | Unknown:
+    """Creates a table once.
 
     Neither the first append nor `mode="create"` creates the table. If two of these run
     concurrently, pylance turns one into an overwrite, which drops the rows appended by the other
     writer (measured). pylance refuses a concurrent creation at read version 0, as used here.
+    """
+    return attempt_commit(
+        ref.uri, operation, read_version=0, properties=properties, storage_options=ref.storage
+    )
+
+
+def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> lance.LanceDataset:
+    """Opens the latest version; creates an empty table if necessary.
 
     Raises:
         CommitError: The table cannot be created.
@@ -178,10 +197,7 @@ def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> 
     ) -> lance.LanceDataset | Lost | Unknown:
         if head is not None:
             return head
-        operation = lance.LanceOperation.Overwrite(schema, [])
-        outcome = attempt_commit(
-            ref.uri, operation, read_version=0, properties={}, storage_options=ref.storage
-        )
+        outcome = _attempt_creation(ref, lance.LanceOperation.Overwrite(schema, []), {})
         return outcome.dataset if isinstance(outcome, Landed) else outcome
 
     return commit_with_retries(

@@ -6,6 +6,9 @@ one-row appends has about log16(n) fragments, and each row is rewritten about 16
 
 If a concurrent writer comes first, Lance commits the rewrite behind the rows of that writer, or the
 next attempt only appends. So a row may move behind the row of a concurrent append.
+
+The first append creates the table with its rows in one commit. The loser of two concurrent
+creations appends.
 """
 
 from __future__ import annotations
@@ -13,15 +16,18 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import uuid
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import LanceSparkError, refusals_as_errors
+from lance_spark.errors import LanceSparkError, TableUnreadableError, refusals_as_errors
 from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, read_in_child
-from lance_spark.storage.objects import LanceObjects
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.storage.objects import LanceObjects, open_session
+from lance_spark.types.layout import from_start
 
 if TYPE_CHECKING:
     import lance
@@ -57,16 +63,21 @@ class MergingAppend:
     def __init__(self, at: DatasetRef, rows: pa.Table, *, merges: bool) -> None:
         self._at = at
         self._rows = rows
-        self._merged: str | None = None
+        self._discardable: str | None = None
         self._plain: list[FragmentMetadata] = []
         self._merges = merges
 
     def operation(self, head: lance.LanceDataset) -> LanceOperation.BaseOperation:
-        """Returns the operation for the latest version."""
+        """Returns the operation for the latest version.
+
+        Raises:
+            TableUnreadableError: The table has other columns, maybe of a newer release.
+        """
         from lance import LanceOperation
 
         # Without a call of `discard`, the outcome of the last attempt is unknown: its file stays.
-        self._merged = None
+        self._discardable = None
+        self._rows = fit_columns(self._rows, head, self._at)
         merges, self._merges = self._merges, False
         absorbed = self._absorbed(head) if merges else []
         earlier_rows = self._rows_of(head, absorbed)
@@ -74,16 +85,24 @@ class MergingAppend:
             self._plain = self._plain or self._write(head, self._rows)
             return LanceOperation.Append(self._plain)
         fragments = self._write(head, pa.concat_tables([earlier_rows, self._rows]))
-        self._merged = fragments[0].files[0].path
+        self._discardable = fragments[0].files[0].path
         return LanceOperation.Update(
             removed_fragment_ids=[fragment.id for fragment in absorbed],
             new_fragments=fragments,
             update_mode="rewrite_rows",
         )
 
+    def creation(self) -> LanceOperation.BaseOperation:
+        """Returns the operation to create the table, for one attempt."""
+        from lance import LanceOperation
+
+        fragment = self._write_first()
+        self._discardable = fragment.files[0].path
+        return LanceOperation.Overwrite(self._rows.schema, [fragment])
+
     def discard(self) -> None:
-        """Deletes the file of rewritten rows after an attempt that made no version."""
-        path, self._merged = self._merged, None
+        """Deletes the file of a rewrite or a creation after an attempt that made no version."""
+        path, self._discardable = self._discardable, None
         if path is not None:
             with contextlib.suppress(OSError, LanceSparkError):
                 LanceObjects(self._at.uri, self._at.storage_options).delete(f"data/{path}")
@@ -144,14 +163,45 @@ class MergingAppend:
             fragments = write_fragments(
                 rows, head, mode="append", storage_options=self._at.lance_options
             )
+        self._keep_if_small(fragments, rows)
+        return fragments
+
+    def _write_first(self) -> FragmentMetadata:
+        """Writes the rows for a missing table. `write_fragments` would list the versions again."""
+        at, rows = self._at, self._rows
+        layout, name = FileLayout.of_new_table(rows.schema, "stable"), f"{uuid.uuid4().hex}.lance"
+        with refusals_as_errors(at.uri):
+            writer = open_session(at.uri, at.storage_options).open_writer(
+                f"data/{name}", schema=layout.row_schema, version=layout.version
+            )
+            for batch in rows.to_batches():
+                writer.write_batch(from_start(batch))
+            writer.close()
+        fragment = layout.fragment(name, rows=rows.num_rows, size_bytes=writer.size_bytes)
+        self._keep_if_small([fragment], rows)
+        return fragment
+
+    def _keep_if_small(self, fragments: list[FragmentMetadata], rows: pa.Table) -> None:
         if len(fragments) == 1 and rows.nbytes <= _SMALL_BYTES:
             _keep(self._key_of(fragments[0]), rows)
-        return fragments
 
     def _key_of(self, fragment: FragmentMetadata) -> tuple[str, str]:
         """Returns the key of a file. A forged manifest may name a file of another table."""
         # pylance makes a class for each path.
         return self._at.uri, str(fragment.files[0].path)
+
+
+def fit_columns(rows: pa.Table, dataset: lance.LanceDataset, at: DatasetRef) -> pa.Table:
+    """Returns rows without columns that the table of an earlier release lacks.
+
+    Raises:
+        TableUnreadableError: The table has other columns, maybe of a newer release.
+    """
+    rows = rows.select([name for name in rows.column_names if name in dataset.schema.names])
+    if not dataset.schema.equals(rows.schema):
+        hint = "use the newer release that wrote the table, or move the table away"
+        raise TableUnreadableError(at.uri, "it has other columns", hint=hint)
+    return rows
 
 
 def _keep(key: tuple[str, str], rows: pa.Table) -> None:

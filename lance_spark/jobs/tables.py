@@ -27,7 +27,7 @@ from lance_spark.errors import (
     TableUnwritableError,
     refusals_as_errors,
 )
-from lance_spark.jobs.merging_append import MergingAppend
+from lance_spark.jobs.merging_append import MergingAppend, fit_columns
 from lance_spark.jobs.reader_process import (
     ReaderEndedError,
     RefusedError,
@@ -176,10 +176,15 @@ def append_rows(
     at = table_ref(ref, table)
     refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
-        dataset = open_or_create(at, table.schema, _POLICY) if recent is None else recent
-        rows = _fit_columns(rows, dataset, at)
         append = MergingAppend(at, rows, merges=recent is None)
-        landed = change_schema(at, append.operation, _POLICY, discard=append.discard, head=dataset)
+        landed = change_schema(
+            at,
+            append.operation,
+            _POLICY,
+            discard=append.discard,
+            head=recent,
+            create=append.creation,
+        )
     if landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
     return landed
@@ -212,19 +217,6 @@ def change_config(
         landed = change_schema(at, operation, _POLICY, head=dataset)
     if landed.version > dataset.version and landed.version % KEPT_VERSIONS == 0:
         _change(at, "compact")
-
-
-def _fit_columns(rows: pa.Table, dataset: lance.LanceDataset, at: DatasetRef) -> pa.Table:
-    """Returns rows without columns that the table of an earlier release lacks.
-
-    Raises:
-        TableUnreadableError: The table has other columns, maybe of a newer release.
-    """
-    rows = rows.select([name for name in rows.column_names if name in dataset.schema.names])
-    if not dataset.schema.equals(rows.schema):
-        hint = "use the newer release that wrote the table, or move the table away"
-        raise TableUnreadableError(at.uri, "it has other columns", hint=hint)
-    return rows
 
 
 def read_rows(
@@ -315,7 +307,7 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     at = table_ref(ref, table)
     refuse_links(at)
     dataset = at.open_latest()
-    rows = _fit_columns(rows, dataset, at)
+    rows = fit_columns(rows, dataset, at)
     with refusals_as_errors(at.uri):
         fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.lance_options)
 

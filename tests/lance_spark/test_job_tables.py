@@ -17,6 +17,7 @@ import pytest
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, SystemTable, append_rows, read_rows, replace_rows
+from tests.object_stores.stores import StorePlace, strays
 
 WRITERS = 4
 
@@ -43,12 +44,17 @@ def test_writers_that_make_a_table_at_once_lose_no_row(round_: int, tmp_path: Pa
     assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == [
         str(number) for number in range(WRITERS)
     ]
+    assert strays(StorePlace(uri=f"{ref.uri}/{ERRORS.name}", storage={})) == set()
 
 
-def test_an_append_that_lands_late_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("earlier", [1, 0], ids=["append", "creation"])
+def test_an_append_that_lands_late_keeps_its_file(
+    earlier: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The store executes the first attempt after the next look, and a writer then takes the slot of the second."""
     ref = DatasetRef.at(str(tmp_path / "table.lance"))
-    append_rows(ref, ERRORS, error_row(1))
+    for number in range(earlier):
+        append_rows(ref, ERRORS, error_row(number))
     late: list[functools.partial[Landed | Lost | Unknown]] = []
 
     def attempt(*args: Any, **kwargs: Any) -> Landed | Lost | Unknown:
@@ -60,8 +66,8 @@ def test_an_append_that_lands_late_keeps_its_file(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr("lance_spark.commit.schema_change.attempt_commit", attempt)
-        append_rows(ref, ERRORS, error_row(2))
-    assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["1", "2"]
+        append_rows(ref, ERRORS, error_row(earlier))
+    assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["0", "1"][: earlier + 1]
 
 
 def test_an_append_rewrites_only_as_much_as_fits_in_memory(
