@@ -206,7 +206,7 @@ def sort_groups(groups: ColumnGroups) -> ColumnGroups:
 
 
 def find_groups(dataset: lance.LanceDataset) -> ColumnGroups:
-    """Returns the columns for the agent, in the order of the table, with the groups of their inputs.
+    """Returns the columns of the agent in table order, with the groups of their inputs.
 
     Needs no request.
     """
