@@ -27,7 +27,7 @@ from udf_runtime.execute.calls.vector import VectorCalls
 from udf_runtime.execute.conversion.casts import nulls
 from udf_runtime.execute.conversion.inputs import check_inputs
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
-from udf_runtime.execute.isolation.process import ProcessSpec
+from udf_runtime.execute.isolation.process import ProcessSpec, WorkAhead
 from udf_runtime.execute.limits import CallGate, Limiter, ProcessLimiter
 from udf_runtime.execute.memory import RowLimit, row_limit_of
 from udf_runtime.execute.result import BatchResult
@@ -156,7 +156,17 @@ class UdfRunner:
         """
         self._load_calls()
 
-    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
+    def share(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the next batch in memory of the UDF's process, so its call begins sooner.
+
+        For `work_ahead` of a run. The memory of an earlier shared batch is free after its call.
+        """
+        calls = self._load_calls()
+        return calls.share(batch) if isinstance(calls, IsolatedCalls) else batch
+
+    def run(
+        self, batches: Iterable[pa.RecordBatch], work_ahead: WorkAhead | None = None
+    ) -> Iterator[BatchResult]:
         """Yields a result per batch, in order.
 
         The first batch is read at the request for the first result, and at most `threads` + 1
@@ -171,6 +181,9 @@ class UdfRunner:
                 over record batches, the batches for the function. A batch without rows gets a
                 result without a call. A UDF over batches gets the rows of a batch in calls of its
                 `batch_size`, sorted by its `sort_batch_by`.
+            work_ahead: Prepares the next batch while a process computes, in the thread of the
+                caller. Unused by several threads, in this process, and for a UDF with
+                `deduplicate`.
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive the error.
@@ -184,7 +197,7 @@ class UdfRunner:
             raise UdfDefinitionError("The UdfRunner is closed. Make another runner.")
         self._load_calls()
         return (
-            self._run_calls(batches)
+            self._run_calls(batches, work_ahead)
             if self._distinct is None
             else self._distinct.run(batches, self._run_calls)
         )
@@ -221,7 +234,9 @@ class UdfRunner:
             return ScalarCalls(context)
         return StreamCalls(context) if kind.iterates else VectorCalls(context)
 
-    def _run_calls(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
+    def _run_calls(
+        self, batches: Iterable[pa.RecordBatch], work_ahead: WorkAhead | None = None
+    ) -> Iterator[BatchResult]:
         calls = self._load_calls()
         if isinstance(calls, StreamCalls):
             return self._batches.run_stream(batches, calls.run)
@@ -234,14 +249,17 @@ class UdfRunner:
             self._threads, calls.batches_at_once if isinstance(calls, AsyncScalarCalls) else 1
         )
         if at_once == 1:
-            return (self._run_batch(calls, batch) for batch in batches)
+            return (self._run_batch(calls, batch, work_ahead) for batch in batches)
         return self._run_concurrently(calls, iter(batches), at_once)
 
-    def _run_batch(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
+    def _run_batch(
+        self, calls: _BatchCalls, batch: pa.RecordBatch, work_ahead: WorkAhead | None = None
+    ) -> BatchResult:
         check_inputs(self._context.udf, batch)
         if batch.num_rows == 0:
             return BatchResult(values=nulls(0, self._context.udf.result_type))
-        # A child process has a runner of its own.
+        if isinstance(calls, IsolatedCalls):  # a child process has a runner of its own
+            return calls.run(batch, work_ahead)
         return (
             self._batches.run(batch, calls.run)
             if isinstance(calls, VectorCalls)

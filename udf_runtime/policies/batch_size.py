@@ -129,6 +129,7 @@ class AdaptiveSize:
 
     __slots__ = (
         "_clock",
+        "_grows",
         "_rate",
         "_rows",
         "_since",
@@ -158,9 +159,15 @@ class AdaptiveSize:
         self.target_s = target_s
         self.call_rows = call_rows
         self._rows = min(max(initial, minimum), maximum)
+        self._grows = True
         self._rate: float | None = None
         self._clock = clock
         self._since = clock()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next size is probably similar to the present size."""
+        return not self._grows or self._rows == self.maximum
 
     def next_rows(self) -> int:
         """Returns the rows of the next batch, and starts the clock for `record`."""
@@ -184,7 +191,8 @@ class AdaptiveSize:
         self._rate = rate
         most = self._rows * MOST_GROWTH if stable else self._rows
         full_calls = int(min(rate * self.target_s, most)) // self.call_rows * self.call_rows
-        self._rows = min(max(full_calls, self.minimum), self.maximum)
+        before, self._rows = self._rows, min(max(full_calls, self.minimum), self.maximum)
+        self._grows = self._rows >= 2 * before
 
 
 class FixedSize:

@@ -125,7 +125,7 @@ class Allowance:
                 if not rows:
                     return
                 taken.append(addresses[:rows])
-            yield batch.slice(0, rows)
+            yield batch if rows == batch.num_rows else batch.slice(0, rows)
 
     def settle(self) -> dict[str, Any]:
         """Returns the calls and the cost since the last outcome, as fields of an outcome.

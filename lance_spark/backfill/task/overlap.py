@@ -40,6 +40,11 @@ class ReadAhead(Generic[T]):
         )
         self._thread.start()
 
+    @property
+    def has_item(self) -> bool:
+        """Whether :meth:`take` returns or raises at once."""
+        return not self._ready.empty()
+
     def take(self) -> T:
         """Waits for the next item.
 

@@ -141,12 +141,15 @@ class BatchSize:
 _Part: TypeAlias = "tuple[StreamedRange, pa.RecordBatch | Exception | None, float]"
 """A part of a range with the seconds of its reading; None or an error at the end of the range."""
 
+_JoinedBatch: TypeAlias = "tuple[pa.RecordBatch, Addresses]"
+
 
 class RowStream:
     """Runs the UDF over the rows of ranges, in the order of their addition. Belongs to one task.
 
-    Memory: `prefetch_batches` reads of at most 32 MiB, the batches of the UDF, and the values of a
-    batch. Blobs of reads and batches together fit the buffer for blobs.
+    Memory: `prefetch_batches` reads of at most 32 MiB, the batches of the UDF, the next batch for a
+    process of the UDF, and the values of a batch. Blobs of reads and batches together fit the
+    buffer for blobs.
 
     Attributes:
         calls: The calls of the UDF.
@@ -168,6 +171,8 @@ class RowStream:
         self._unread: deque[StreamedRange] = deque()
         self._parts: deque[_Part] = deque()
         self._taken: deque[Addresses] = deque()
+        self._joined: Iterator[_JoinedBatch] = iter(())
+        self._next: _JoinedBatch | Exception | None = None
         self._results: Iterator[BatchResult] | None = None
         self._service_error: ServiceUnavailableError | None = None
         self._requests: SimpleQueue[StreamedRange | None] = SimpleQueue()
@@ -234,6 +239,7 @@ class RowStream:
         results, self._results = self._results, None
         if results is not None and hasattr(results, "close"):
             results.close()
+        self._joined, self._next = iter(()), None
         reader, self._reader = self._reader, None
         if reader is not None:
             self._requests.put(None)
@@ -386,6 +392,49 @@ class RowStream:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         """Yields batches for the UDF, and appends their addresses to `_taken`."""
+        self._joined = self._join_parts()
+        while True:
+            following, self._next = self._next or next(self._joined, None), None
+            if following is None:
+                return
+            if isinstance(following, Exception):
+                raise following
+            batch, addresses = following
+            self._taken.append(addresses)
+            for fragment_id, _, _ in runs_of(fragments_of(addresses)):
+                self._ranges[fragment_id].computation.begin()
+            del following
+            yield batch
+
+    def _work_ahead(self) -> None:
+        """Joins and shares the next batch while the UDF computes, as soon as its rows are read."""
+        try:
+            if self._next is None and self._has_next():
+                input_s = self._input_s
+                batch, addresses = next(self._joined)
+                self._input_s = input_s  # the UDF computed in this time
+                self._next = self.calls.runner.share(batch), addresses
+        except Exception as error:  # noqa: BLE001 - raised by the request for the batch
+            self._next = error
+
+    def _has_next(self) -> bool:
+        """Tells whether the rows of the next batch are read, and its size is settled."""
+        if not self._spans or not self._sizer.is_settled or self._has_blobs:
+            return False
+        unread_rows = sum(streamed.unread_rows for streamed in self._unread)
+        rows = min(self._sizer.next_rows(), unread_rows)
+        while True:
+            batches = [part for _, part, _ in self._parts if isinstance(part, pa.RecordBatch)]
+            if sum(batch.num_rows for batch in batches) >= rows:
+                return rows > 0
+            if sum(batch.nbytes for batch in batches) >= BATCH_BYTES:
+                return True
+            if self._reader is None or not self._reader.has_item:
+                return False
+            self._parts.extend(self._reader.take())
+
+    def _join_parts(self) -> Iterator[_JoinedBatch]:
+        """Yields batches for the UDF with the addresses of their rows."""
         read_bytes, is_single = (
             self._read_spec.blob_buffer_bytes,
             self.calls.runner.most_batches == 1,
@@ -402,10 +451,8 @@ class RowStream:
             )
             while (batch := self._take(source)) is not None:
                 *columns, addresses = batch.columns
-                self._taken.append(addresses.to_numpy())
-                for fragment_id, _, _ in runs_of(fragments_of(self._taken[-1])):
-                    self._ranges[fragment_id].computation.begin()
-                yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
+                inputs = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
+                yield inputs, addresses.to_numpy()
 
     def _while_available(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields batches until the service of the UDF is given up."""
@@ -468,7 +515,7 @@ class RowStream:
                 batches = self._while_available(
                     self.calls.allowance.within(self._batches(), self._taken)
                 )
-                self._results = iter(self.calls.runner.run(batches))
+                self._results = iter(self.calls.runner.run(batches, self._work_ahead))
             result = next(self._results)
         except StopIteration:
             self._results = None

@@ -25,6 +25,7 @@ from lance_spark.staging.column_file import ColumnFile
 from tests.support.inline_jobs import InlineLab, InlineScheduler, acting, values, without_spark
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
+from udf_runtime.execute import UdfRunner
 from udf_runtime.policies.batch_size import AdaptiveSize
 
 pytestmark = pytest.mark.sample(1, tests=5)
@@ -254,6 +255,46 @@ def test_reading_and_writing_go_on_during_a_call(
         table.backfill("v", task_size=1000)
     assert waits == {"read": True, "write": True}
     assert len(set(threads.values())) == 3
+
+
+def test_the_next_batch_is_in_the_process_of_the_udf_during_a_call(
+    lab: InlineLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call waits for the next batch. After an error, this batch has no call before its turn."""
+    folder, share = lab.log.parent, UdfRunner.share
+
+    def sharing(self: UdfRunner, batch: pa.RecordBatch) -> pa.RecordBatch:
+        shared = share(self, batch)
+        assert shared is not batch
+        (folder / f"shared-{batch.column(0)[0].as_py()}").touch()
+        return shared
+
+    class Negate:
+        def __init__(self, log: str) -> None:
+            self.log = log
+
+        def setup(self) -> None: ...
+
+        def __call__(self, id: pa.Array) -> pa.Array:
+            rows = id.to_pylist()
+            with open(self.log, "a") as file:
+                file.write(",".join(map(str, rows)) + "\n")
+            following = Path(self.log).parent / f"shared-{rows[0] + 10}"
+            deadline = time.monotonic() + 20
+            while rows[0] < 80 and not following.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            if rows[0] == 70:
+                raise ValueError("row 70")
+            return pa.array([-row for row in rows], pa.int64())
+
+    monkeypatch.setattr(UdfRunner, "share", sharing)
+    make_udf = udf(Negate, data_type=pa.int64(), version="1", batch_size=10, checkpoint_size=10)
+    table = make(lab, make_udf(str(lab.log)), rows=100, rows_per_file=10)
+    with pytest.raises(BackfillIncompleteError, match="9 of 10 fragments done; fragment 7: "):
+        table.backfill("v", task_size=1000)
+    assert calls_of(lab) == [list(range(first, first + 10)) for first in range(0, 100, 10)]
+    assert values(table, "v") == {row: (None if row // 10 == 7 else -row,) for row in range(100)}
 
 
 @pytest.mark.parametrize(("prefetch_batches", "most"), [(1, 20), (None, 30)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import pickle
 import random
@@ -216,6 +217,45 @@ def test_batches_of_many_buffers_and_many_bytes_reach_a_process_and_come_back():
         [result] = runner.run([pa.record_batch([wide.slice(1, 3)], names=["x"])])
 
     assert result.values.equals(wide.slice(1, 3))
+
+
+def test_a_shared_batch_survives_deaths_and_writes_of_the_udf(tmp_path: Path):
+    """The second batch is shared during the first, which kills the process."""
+    log = tmp_path / "log"
+
+    class Overwriting:
+        def __init__(self, log: str) -> None:
+            self.log = log
+
+        def setup(self) -> None:
+            note(self.log, "setup")
+
+        def __call__(self, x: pa.Array) -> pa.Array:
+            if 666 in x.to_pylist():
+                time.sleep(0.1)
+                os._exit(6)
+            note(self.log, ",".join(map(str, x.to_pylist())))
+            # As in-place functions of native libraries do.
+            ctypes.memset(x.buffers()[1].address + 8 * x.offset, 0, 8 * len(x))
+            return x
+
+    function: Any = udf(Overwriting, data_type=INT, version="1")
+    first, second = batches_of([666], range(5, 8))
+    files = len(os.listdir("/proc/self/fd"))
+    with UdfRunner(function(str(log)), processes=SHARED) as runner:
+        batches = [first]
+
+        def work_ahead() -> None:
+            if len(batches) == 1:
+                batches.append(runner.share(second))
+
+        results = list(runner.run((batches[at] for at in range(2)), work_ahead))
+        assert batches[1] is not second
+    assert batches[1].equals(second)
+    assert values_of(results) == [[None], [0, 0, 0]]
+    assert [event for event in events(log) if event != "setup"] == ["5,6,7"]
+    batches.clear()
+    assert len(os.listdir("/proc/self/fd")) == files
 
 
 def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):

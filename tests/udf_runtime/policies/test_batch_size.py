@@ -37,16 +37,10 @@ def sizes_of(adaptive: AdaptiveSize, clock: Clock, seconds_of, batches: int) -> 
 def test_the_batch_size_grows_until_a_batch_takes_the_target_time():
     clock = Clock()
     adaptive = AdaptiveSize(minimum=1, maximum=100_000, initial=1, target_s=10.0, clock=clock)
-    assert sizes_of(adaptive, clock, lambda rows: rows / 512, 8) == [
-        1,
-        8,
-        64,
-        512,
-        4096,
-        5120,
-        5120,
-        5120,
-    ]
+    assert sizes_of(adaptive, clock, lambda rows: rows / 512, 4) == [1, 8, 64, 512]
+    assert not adaptive.is_settled
+    assert sizes_of(adaptive, clock, lambda rows: rows / 512, 4) == [4096, 5120, 5120, 5120]
+    assert adaptive.is_settled
 
 
 def test_it_stays_within_its_bounds_and_falls_when_rows_become_slow():

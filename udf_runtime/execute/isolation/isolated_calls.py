@@ -13,8 +13,14 @@ import pyarrow as pa
 from udf_runtime.errors import UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.call_context import CallContext, HungCallsError
 from udf_runtime.execute.conversion.casts import nulls
-from udf_runtime.execute.isolation.process import ProcessEndedError, ProcessSpec, UdfConnection
+from udf_runtime.execute.isolation.process import (
+    ProcessEndedError,
+    ProcessSpec,
+    UdfConnection,
+    WorkAhead,
+)
 from udf_runtime.execute.isolation.process_source import ProcessSource
+from udf_runtime.execute.isolation.protocol.shared_batch import SharedBatch, share
 from udf_runtime.execute.result import (
     BatchResult,
     RowFailure,
@@ -66,9 +72,16 @@ class IsolatedCalls:
         self._lock = threading.Lock()
         self._stopped = False
         self._load_error: UdfRuntimeError | None = None
+        self._shared: SharedBatch | None = None
 
-    def run(self, batch: pa.RecordBatch) -> BatchResult:
-        """Returns the values of a batch.
+    def share(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the next batch in memory that the process maps, or the batch itself."""
+        self._drop_shared()
+        self._shared = share(batch)
+        return batch if self._shared is None else self._shared.batch
+
+    def run(self, batch: pa.RecordBatch, work_ahead: WorkAhead | None = None) -> BatchResult:
+        """Returns the values of a batch. `work_ahead` runs while the process computes.
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive the error.
@@ -78,7 +91,7 @@ class IsolatedCalls:
                 policy names this error in a `Fail`.
         """
         start_s = self.context.clock()
-        parts = _BatchRun(self, batch)
+        parts = _BatchRun(self, batch, work_ahead)
         values = parts.run()
         return BatchResult(
             values=values,
@@ -89,22 +102,28 @@ class IsolatedCalls:
             limit_s=parts.limit_s,
         )
 
-    def call(self, batch: pa.RecordBatch, *, is_alone: bool) -> BatchResult:
+    def call(
+        self, batch: pa.RecordBatch, *, is_alone: bool, work_ahead: WorkAhead | None = None
+    ) -> BatchResult:
         """Returns the result of a call in a process.
 
         Args:
             batch: The rows.
             is_alone: Whether other threads wait, so a death of the process is due to this batch.
+            work_ahead: Runs while the process computes.
         """
         with self._turns.alone() if is_alone else self._turns.together():
-            return self._call(batch)
+            return self._call(batch, work_ahead)
 
-    def _call(self, batch: pa.RecordBatch) -> BatchResult:
+    def _call(self, batch: pa.RecordBatch, work_ahead: WorkAhead | None) -> BatchResult:
         connection = self._take_connection()
+        shared = self._shared
+        payload = shared if shared is not None and shared.batch is batch else batch
         serves_on, was_served = False, connection.is_served
         try:
             gate = self.context.gate
-            result = connection.call(batch, None if gate is None else gate.limiter)
+            limiter = None if gate is None else gate.limiter
+            result = connection.call(payload, limiter, work_ahead)
             serves_on = True
             self._source.note_answer()
             if not was_served:
@@ -169,6 +188,7 @@ class IsolatedCalls:
 
     def close(self) -> None:
         """Ends the processes; leaves a shared process idle for other tasks."""
+        self._drop_shared()
         with self._lock:
             connections = list(self._idle)
             self._idle.clear()
@@ -177,6 +197,11 @@ class IsolatedCalls:
             for connection in self._busy:
                 connection.process.terminate()
         self._source.close(connections, is_busy=is_busy)
+
+    def _drop_shared(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
 
 
 class _Turns:
@@ -216,12 +241,24 @@ class _Turns:
 class _BatchRun:
     """A batch in progress: as a whole, or in halves after a death."""
 
-    __slots__ = ("_batch", "_calls", "_context", "_is_alone", "failures", "limit_s", "retries")
+    __slots__ = (
+        "_batch",
+        "_calls",
+        "_context",
+        "_is_alone",
+        "_work_ahead",
+        "failures",
+        "limit_s",
+        "retries",
+    )
 
-    def __init__(self, calls: IsolatedCalls, batch: pa.RecordBatch) -> None:
+    def __init__(
+        self, calls: IsolatedCalls, batch: pa.RecordBatch, work_ahead: WorkAhead | None
+    ) -> None:
         self._calls = calls
         self._context = calls.context
         self._batch = batch
+        self._work_ahead = work_ahead
         self._is_alone = False  # after a death by an unknown row
         self.failures: list[RowFailure] = []
         self.retries = 0
@@ -238,7 +275,8 @@ class _BatchRun:
         while True:
             attempt += 1
             try:
-                result = self._call(self._batch.slice(start, rows))
+                is_whole = rows == self._batch.num_rows
+                result = self._call(self._batch if is_whole else self._batch.slice(start, rows))
             except ProcessEndedError as error:
                 died = self._make_death(error, start if rows == 1 else None)
                 if not error.loaded:
@@ -268,7 +306,7 @@ class _BatchRun:
         deaths_while_idle = 0
         while True:
             try:
-                return self._calls.call(rows, is_alone=self._is_alone)
+                return self._calls.call(rows, is_alone=self._is_alone, work_ahead=self._work_ahead)
             except ProcessEndedError as error:
                 if not error.loaded:
                     raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -11,9 +12,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -39,6 +40,7 @@ from udf_runtime.execute.isolation.protocol.frames import (
     write_frame,
 )
 from udf_runtime.execute.isolation.protocol.parent_rpc import ParentRpc
+from udf_runtime.execute.isolation.protocol.shared_batch import SharedBatch
 from udf_runtime.execute.isolation.protocol.sockets import connect
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.threads import THREAD_NAMES, thread_variables
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from udf_runtime.checkpoint.chunks import ChunkFolder
     from udf_runtime.execute.limits import Limiter
     from udf_runtime.execute.tables import TableSource
+
+WorkAhead: TypeAlias = "Callable[[], None]"
+"""Prepares the next batch, if possible without a wait. Called several times during a call."""
 
 QUIT_WAIT_S = 5.0
 DEATH_CHECK_S = 0.2
@@ -314,8 +319,18 @@ class UdfConnection:
         ):  # raised by the first call, which knows the lost rows
             self._send(Tag.START, pickle.dumps(start))
 
-    def call(self, batch: pa.RecordBatch, limiter: Limiter | None = None) -> BatchResult:
-        """Returns the process's result for a batch. `limiter` grants its calls.
+    def call(
+        self,
+        batch: pa.RecordBatch | SharedBatch,
+        limiter: Limiter | None = None,
+        work_ahead: WorkAhead | None = None,
+    ) -> BatchResult:
+        """Returns the process's result for a batch.
+
+        Args:
+            batch: The rows.
+            limiter: Grants the calls of the batch.
+            work_ahead: Runs while the process computes.
 
         Raises:
             ProcessEndedError: The process ended first.
@@ -323,8 +338,8 @@ class UdfConnection:
             UdfRuntimeError: Other errors of this package in the process.
         """
         rpc = ParentRpc(self._chunks, limiter=limiter)
-        with self._calling(rpc, Tag.BATCH, to_ipc(batch)):
-            tag, payload = self._receive(rpc)
+        with self._calling(rpc, functools.partial(self._send_batch, batch)):
+            tag, payload = self._receive(rpc, work_ahead)
             if tag is Tag.NEXT:
                 # An iterator UDF reads ahead. No further batch is present here, so its stream ends,
                 # and another stream begins after this batch.
@@ -356,7 +371,7 @@ class UdfConnection:
             Exception: The error of a read from the source.
         """
         rpc = ParentRpc(source=source)
-        with self._calling(rpc, Tag.TABLE):
+        with self._calling(rpc, functools.partial(self._send, Tag.TABLE)):
             while True:
                 tag, payload = self._receive(rpc)
                 if tag is Tag.END:
@@ -383,7 +398,7 @@ class UdfConnection:
         self._connection.close()
 
     @contextlib.contextmanager
-    def _calling(self, rpc: ParentRpc, tag: Tag, payload: Payload = b"") -> Iterator[None]:
+    def _calling(self, rpc: ParentRpc, send: Callable[[], None]) -> Iterator[None]:
         """Begins a call after the load of the UDF; the supervisor knows of calls in progress."""
         began_s = time.perf_counter()
         self._expect(Tag.NEXT, rpc)
@@ -392,7 +407,7 @@ class UdfConnection:
         self.is_served = self.process.is_loaded = True
         self.process.note(b"+")
         try:
-            self._send(tag, payload)
+            send()
             try:
                 yield
             except ProcessEndedError as error:
@@ -401,16 +416,26 @@ class UdfConnection:
         finally:
             self.process.note(b"-")
 
-    def _send(self, tag: Tag, payload: Payload = b"") -> None:
+    def _send(self, tag: Tag, payload: Payload = b"", file: SharedBatch | None = None) -> None:
         try:
             write_frame(self._fd, tag, payload)
+            if file is not None:
+                file.send(self._connection)
         except BrokenPipeError as error:
             raise self.process.make_ended_error() from error
 
-    def _receive(self, rpc: ParentRpc) -> tuple[Tag, pa.Buffer]:
+    def _send_batch(self, batch: pa.RecordBatch | SharedBatch) -> None:
+        if isinstance(batch, SharedBatch):
+            self._send(Tag.SHARED, file=batch)
+        else:
+            self._send(Tag.BATCH, to_ipc(batch))
+
+    def _receive(
+        self, rpc: ParentRpc, work_ahead: WorkAhead | None = None
+    ) -> tuple[Tag, pa.Buffer]:
         """Returns the next frame that is no request; answers requests."""
         while True:
-            tag, payload = self._read()
+            tag, payload = self._read(work_ahead)
             if tag is not Tag.ASK:
                 return tag, payload
             operation, *arguments = json.loads(payload.to_pybytes())
@@ -422,12 +447,16 @@ class UdfConnection:
             else:
                 self._send(Tag.REPLY, answer)
 
-    def _read(self) -> tuple[Tag, pa.Buffer]:
+    def _read(self, work_ahead: WorkAhead | None = None) -> tuple[Tag, pa.Buffer]:
         # A process forked by the UDF may hold the connection open long after the death, so ask
         # the supervisor, too.
-        while not wait_readable(self._fd, DEATH_CHECK_S):
+        wait_s = 0.0
+        while not wait_readable(self._fd, wait_s):
             if not self.process.alive and not wait_readable(self._fd, 0):
                 raise self.process.make_ended_error()
+            if work_ahead is not None:
+                work_ahead()
+            wait_s = DEATH_CHECK_S
         frame = read_frame(self._fd)
         if frame is None:
             raise self.process.make_ended_error()

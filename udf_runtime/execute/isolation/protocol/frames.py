@@ -1,10 +1,11 @@
 """The messages between a runner and the process of its UDF: a tag, a length and bytes.
 
 A connection begins with `START` (a pickled :class:`ChildStart`) from the runner.
-The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (the end of this
-stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Reply`)
-and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). `TABLE` calls a table function; the
-child answers with `VALUES` per batch, and with `END` or `ERROR`.
+The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `SHARED` (a byte with
+the descriptor of a file in memory follows), with `END` (the end of this stream) or with `QUIT`. For
+each batch the child answers with `RECORD` (a pickled :class:`Reply`) and `VALUES`, or with `ERROR`
+(a pickled :class:`Failure`). `TABLE` calls a table function; the child answers with `VALUES` per
+batch, and with `END` or `ERROR`.
 
 In between, the child asks for resources of the runner: `ASK` (JSON: an operation and its arguments)
 and `DATA`. The runner answers with `REPLY` or `REFUSED` (a text).
@@ -43,6 +44,7 @@ class Tag(enum.Enum):
     START = b"S"
     NEXT = b"N"
     BATCH = b"B"
+    SHARED = b"M"
     TABLE = b"T"
     END = b"Z"
     QUIT = b"Q"
@@ -108,7 +110,7 @@ def write_frame(fd: int, tag: Tag, payload: Payload = b"") -> None:
     """
     parts = [payload] if isinstance(payload, (bytes, pa.Buffer)) else payload
     body = [memoryview(part) for part in parts]
-    _write(fd, [memoryview(_HEAD.pack(tag.value, sum(map(len, body)))), *body])
+    write_all(fd, [memoryview(_HEAD.pack(tag.value, sum(map(len, body)))), *body])
 
 
 def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
@@ -177,8 +179,13 @@ def from_ipc(payload: pa.Buffer) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def _write(fd: int, parts: Sequence[memoryview]) -> None:
-    rest = deque(part for part in parts if len(part))
+def write_all(fd: int, parts: Sequence[bytes | pa.Buffer | memoryview]) -> None:
+    """Writes all bytes of all parts.
+
+    Raises:
+        BrokenPipeError: The reader is gone.
+    """
+    rest = deque(memoryview(part) for part in parts if memoryview(part))
     while rest:
         pieces = [
             part[:_MOST_WRITTEN_BYTES] for part in itertools.islice(rest, _MOST_WRITTEN_PARTS)

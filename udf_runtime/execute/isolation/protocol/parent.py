@@ -17,6 +17,7 @@ from udf_runtime.execute.isolation.protocol.frames import (
     read_frame,
     write_frame,
 )
+from udf_runtime.execute.isolation.protocol.shared_batch import receive_batch
 
 
 class Parent:
@@ -60,7 +61,10 @@ class Parent:
         """
         with self._reads:
             self.write(Tag.NEXT)
-            return self.read()
+            tag, payload = self.read()
+            if tag is Tag.SHARED:
+                return Tag.BATCH, receive_batch(self._reading)
+            return tag, payload
 
     def ask(self, operation: str, *arguments: object, data: bytes | pa.Buffer = b"") -> pa.Buffer:
         """Returns the runner's answer to a request.

@@ -1,0 +1,78 @@
+"""Batches in shared memory: written before their call, and mapped by the process of the UDF."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+
+import pyarrow as pa
+
+from udf_runtime.execute.isolation.protocol.frames import from_ipc, to_ipc, write_all
+
+
+class SharedBatch:
+    """A batch in a file in memory. The memory is free after all mappings and the file.
+
+    Attributes:
+        batch: The batch in the shared memory.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        """Copies a batch.
+
+        Raises:
+            OSError: The system has too little memory, or does not allow files in memory.
+        """
+        self._file = os.memfd_create("udf-batch")
+        try:
+            write_all(self._file, to_ipc(batch))
+            self.batch = from_ipc(_map(self._file))
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def send(self, connection: socket.socket) -> None:
+        """Sends the file after its frame.
+
+        Raises:
+            BrokenPipeError: The reader is gone.
+        """
+        try:
+            socket.send_fds(connection, [b"\0"], [self._file])
+        except ConnectionResetError as error:
+            raise BrokenPipeError from error
+
+    def close(self) -> None:
+        """Closes the file. The batch stays until its last use."""
+        os.close(self._file)
+
+
+def share(batch: pa.RecordBatch) -> SharedBatch | None:
+    """Copies a batch into shared memory; None if the system does not allow the copy."""
+    if hasattr(os, "memfd_create"):
+        with contextlib.suppress(OSError):
+            return SharedBatch(batch)
+    return None
+
+
+def receive_batch(fd: int) -> pa.Buffer:
+    """Receives the file of a batch over a connection, and returns its contents.
+
+    Raises:
+        BrokenPipeError: The other side is gone.
+    """
+    with socket.socket(fileno=os.dup(fd)) as connection:
+        _, files, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not files:
+        raise BrokenPipeError
+    try:
+        return _map(files[0])
+    finally:
+        os.close(files[0])
+
+
+def _map(file: int) -> pa.Buffer:
+    # A write of user code into the memory of a batch copies the page for its own process.
+    return pa.py_buffer(mmap.mmap(file, os.fstat(file).st_size, access=mmap.ACCESS_COPY))
