@@ -161,5 +161,5 @@ class JoinedFiles:
             yield pending.number, pending.rows, text
 
     def _note(self, outcome: RangeOutcome) -> RangeOutcome:
-        self._files.add(outcome)
+        self._files.add(outcome, reports=False)  # the join has the outcome as a row
         return outcome

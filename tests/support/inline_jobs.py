@@ -15,6 +15,7 @@ from lance.file import LanceFileWriter
 
 from lance_spark import Table
 from lance_spark.backfill.driver import job
+from lance_spark.backfill.driver.scheduler import InFlightRows
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.round_context import source_of, store_of
@@ -56,6 +57,7 @@ class InlineScheduler:
         self._spec = spec
         self._added: list[FragmentWork] = []
         self.ended_files: set[str] = set()
+        self.in_flight = InFlightRows(spec)
 
     def add(self, work: FragmentWork) -> None:
         self._added.append(work)

@@ -173,7 +173,12 @@ class CheckpointStore:
         )
 
     def write_references(
-        self, key: CheckpointKey, references: Mapping[str, ColumnFileReference], *, job_id: str
+        self,
+        key: CheckpointKey,
+        references: Mapping[str, ColumnFileReference],
+        *,
+        job_id: str,
+        report: Mapping[str, JsonValue] | None = None,
     ) -> CheckpointEntry:
         """Stores pointers to finished column files of fragments instead of values. Runs in a task.
 
@@ -181,6 +186,7 @@ class CheckpointStore:
             key: Dependencies of the values in the files.
             references: The pointers, by the digest of a fragment's input files.
             job_id: The job of the files.
+            report: A message about the files to the driver of the job.
 
         Raises:
             OSError: The store failed; its own error.
@@ -188,7 +194,8 @@ class CheckpointStore:
         """
         bodies = [{"source": source, **reference} for source, reference in references.items()]
         header = _make_header("references", key.digest, "", job_id) | {
-            "references": cast("JsonValue", bodies)
+            "references": cast("JsonValue", bodies),
+            "report": None if report is None else dict(report),
         }
         path = f"{self.root}/{key.digest}/files.{quote(job_id)}.{_make_random_part()}.ref"
         self.objects.put(path, encode(header, pa.table({})))
@@ -315,6 +322,18 @@ class CheckpointStore:
                     )
                 )
         return entries
+
+    def read_report(self, group: CheckpointEntry, key: CheckpointKey) -> dict[str, JsonValue]:
+        """Returns the report of an entry of the kind `references`.
+
+        The report is empty if the entry has none, or is deleted, damaged or foreign.
+
+        Raises:
+            CheckpointError: The store failed; the entry may exist.
+        """
+        content = self._open(group, key.digest, "")
+        report = None if content is None else content[0].get("report")
+        return report if isinstance(report, dict) else {}
 
     def column_files(
         self, *, keep: Callable[[str, str], bool] = lambda _key, _source: True

@@ -300,6 +300,7 @@ class BackfillJob:
             budget=self._budget,
             profile=profile,
         )
+        self._in_flight = scheduler.in_flight
         if self._cancelled.is_set():
             scheduler.stop()
         group_commits = GroupCommits(prepared, self._commits)

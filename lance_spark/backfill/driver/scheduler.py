@@ -5,8 +5,8 @@ limit, the scheduler submits all tasks together. Otherwise half of the allowed t
 while the other half run.
 
 A Spark job returns the outcomes of its tasks at its end. Before the end each task writes its
-outcomes into the table's store, and the driver reads them from time to time. So the scheduler also
-works over Spark Connect, without accumulators.
+outcomes into the store, those of finished files into their checkpoints. The driver reads them from
+time to time. So the scheduler also works over Spark Connect, without accumulators.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from lance_spark.backfill.task.messages import (
     Task,
     TaskLimits,
 )
+from lance_spark.backfill.task.task_files import read_reported
 from lance_spark.errors import TableUnwritableError, rebuild
 from lance_spark.jobs.history import every
 from lance_spark.session.sessions import known_slots
@@ -52,18 +53,16 @@ from lance_spark.staging.area import new_id
 from lance_spark.storage.objects import objects_beside
 from lance_spark.storage.parallel_calls import in_parallel
 from udf_runtime import ArtifactError, EnvironmentBuildError
+from udf_runtime.checkpoint import CheckpointEntry
 
 _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 2.0
-"""Minimum seconds between looks."""
-
-_FIRST_LOOK_S = 10.0
-"""Maximum seconds before the first look."""
+"""Minimum seconds between looks, and before the first look."""
 
 
 class InFlightRows:
-    """The rows of a job's checkpoints: the progress of long ranges.
+    """The checkpoints of a job's running tasks: the progress of long ranges, and finished files.
 
     The job's thread lists the checkpoints. Any thread may read the rows.
     """
@@ -71,13 +70,14 @@ class InFlightRows:
     def __init__(self, spec: BackfillSpec) -> None:
         self._spec = spec
         self._by_source: dict[str, int] = {}
-        # Small batches have no checkpoint earlier.
-        self._next_look = time.monotonic() + max(_LOOK_S, min(spec.flush_s, _FIRST_LOOK_S))
+        self._of_files: list[CheckpointEntry] = []
+        self._taken: set[str] = set()
+        self._next_look = time.monotonic() + _LOOK_S
 
-    def look(self) -> None:
-        """Lists the checkpoints, at most every few seconds."""
+    def look(self, *, at_once: bool = False) -> None:
+        """Lists the checkpoints `at_once`, or at most every few seconds."""
         began = time.monotonic()
-        if began < self._next_look:
+        if began < self._next_look and not at_once:
             return
         try:
             entries = store_of(self._spec).list_entries(self._spec.key)
@@ -88,12 +88,23 @@ class InFlightRows:
         for entry in entries:
             rows[entry.source] += entry.rows if entry.job_id == self._spec.job_id else 0
         self._by_source = rows
+        self._of_files = [
+            entry
+            for entry in entries
+            if entry.job_id == self._spec.job_id and entry.kind == "references"
+        ]
         # Listings of many checkpoints are slow, and must not occupy the driver.
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
     def count(self, answered: Collection[str]) -> int:
         """Returns the rows of fragments without an answered range."""
         return sum(rows for source, rows in self._by_source.items() if source not in answered)
+
+    def take_files(self) -> list[CheckpointEntry]:
+        """Returns the checkpoints of files of the last look, without those of earlier calls."""
+        entries = [entry for entry in self._of_files if entry.path not in self._taken]
+        self._taken.update(entry.path for entry in entries)
+        return entries
 
     def clear(self) -> None:
         """Forgets the rows at the end of a round."""
@@ -184,6 +195,7 @@ class Scheduler:
 
     Attributes:
         spark_jobs: The Spark jobs of the round.
+        in_flight: The checkpoints of running tasks.
         ended_files: Names of all data files of attempts that have ended without an error.
     """
 
@@ -208,6 +220,7 @@ class Scheduler:
             profile: The resources of each task; None for the profile of the application.
         """
         self.spark_jobs = SparkJobs(spark, SparkJobTag.of(spec.staging.job_id, description))
+        self.in_flight = InFlightRows(spec)
         self._spark = spark
         self._spec = spec
         self._profile = profile
@@ -280,7 +293,7 @@ class Scheduler:
                         break
                     futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
                     answers: list[RangeOutcome | LostTask[Task]] = (
-                        [] if futures else [*self._new(self._reports())]
+                        [] if futures else [*self._new(self._reports(at_once=False))]
                     )
                     for future in futures:
                         answers += self._ended(future, running.pop(future))
@@ -372,7 +385,7 @@ class Scheduler:
                     outcome.file for outcome in ended if outcome.file is not None
                 )
             return [*self._new(ended)]
-        outcomes = self._new(self._reports())
+        outcomes = self._new(self._reports(at_once=True))
         if self.spark_jobs.is_stopped:
             return [*outcomes]
         failure = SparkFailure.of(error)
@@ -399,17 +412,19 @@ class Scheduler:
         rest = self._tasks.rest(task)
         return None if rest is None else _isolated(rest)
 
-    def _reports(self) -> list[RangeOutcome]:
-        """Returns the outcomes of running tasks that are new in the store."""
+    def _reports(self, *, at_once: bool) -> list[RangeOutcome]:
+        """Returns the outcomes of running tasks that are new in the store.
+
+        Outcomes of files have a look `at_once`, or at most every few seconds.
+        """
+        self.in_flight.look(at_once=at_once)
+        of_files = read_reported(self._spec, self.in_flight.take_files())
         paths = [
             path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read
         ]
         self._read.update(paths)
-        return [
-            outcome
-            for outcomes in in_parallel(self._objects.uri, self._read_report, paths)
-            for outcome in outcomes
-        ]
+        without_files = in_parallel(self._objects.uri, self._read_report, paths)
+        return [*of_files, *itertools.chain.from_iterable(without_files)]
 
     def _read_report(self, path: str) -> list[RangeOutcome]:
         """Returns the outcomes of a report, and deletes the report."""
@@ -491,9 +506,11 @@ class TaskRunner:
 
         def report() -> None:
             nonlocal reported
-            if unreported := outcomes[reported:]:
-                self._report(task, unreported)
-                reported += len(unreported)
+            unreported = outcomes[reported:]
+            reported += len(unreported)
+            # The checkpoints of files report the other outcomes.
+            if without_file := [outcome for outcome in unreported if outcome.file is None]:
+                self._report(task, without_file)
 
         # A thread, because the next range may take hours.
         with every(self.spec.report_s, report):

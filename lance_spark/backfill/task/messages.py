@@ -110,6 +110,11 @@ class BackfillSpec:
         return DatasetRef(uri=self.staging.uri, storage_options=self.staging.storage_options)
 
     @property
+    def round_id(self) -> str:
+        """Identity of the round. Two rounds of a job may read the same version."""
+        return f"{self.staging.job_id}/{self.round}"
+
+    @property
     def lineage_after(self) -> int | None:
         """The oldest version of earlier results, where row lineage begins; None without results."""
         return min(self.bases, default=None)

@@ -111,7 +111,8 @@ class SelectedRows:
 FinishOutcome: TypeAlias = "Callable[[RangeOutcome], RangeOutcome]"
 
 
-def _keep_outcome(outcome: RangeOutcome) -> RangeOutcome:
+def keep_outcome(outcome: RangeOutcome) -> RangeOutcome:
+    """Returns the outcome of a range without a change."""
     return outcome
 
 
@@ -133,7 +134,7 @@ class RangeRun(ABC):
     def __init__(
         self, context: RoundContext, work: FragmentWork, *, writer: WriteBehind, files: TaskFiles
     ) -> None:
-        self.finish: FinishOutcome = _keep_outcome
+        self.finish: FinishOutcome = keep_outcome
         spec = context.spec
         self._context = context
         self._spec = spec

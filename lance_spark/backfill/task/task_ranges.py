@@ -7,18 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of
 from lance_spark.backfill.task.computation import fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.overlap import WriteBehind, task_lanes
-from lance_spark.backfill.task.range_task import FinishOutcome, RangeRun
+from lance_spark.backfill.task.range_task import FinishOutcome, RangeRun, keep_outcome
 from lance_spark.backfill.task.row_stream import RowStream
 from lance_spark.backfill.task.task_files import TaskFiles
 from lance_spark.errors import TableUnwritableError
 
 _LOG = logging.getLogger(__name__)
+
+
+NoteOutcome: TypeAlias = "Callable[[RangeOutcome], None]"
 
 
 class MakeRange(Protocol):
@@ -34,17 +37,19 @@ def run_ranges(
     spec: BackfillSpec,
     task: Task,
     make: MakeRange,
-    finish: FinishOutcome,
+    note: NoteOutcome,
     stream: RowStream | None = None,
     *,
+    settle: FinishOutcome = keep_outcome,
     makes_files: bool = False,
 ) -> Iterator[RangeOutcome]:
     """Computes a task's ranges, and yields their outcomes. A failed range fails alone.
 
-    Each outcome goes to `finish` as soon as the range is written, also during the calls for another
-    range. The rows of the ranges form a `stream`, unless a join has their values. After the end of
-    the stream, the outcomes of ranges without a value have no row. `makes_files` tells whether
-    whole fragments get column files.
+    As soon as a range is written, also during the calls for another range, `settle` completes its
+    outcome, a checkpoint takes its file, and `note` receives the outcome. The rows of the ranges
+    form a `stream`, unless a join has their values. After the end of the stream, the outcomes of
+    ranges without a value have no row. `makes_files` tells whether whole fragments get column
+    files.
     """
     context_of(spec).begin_task()
     lanes, files = task_lanes(spec.staging), TaskFiles(spec)
@@ -52,11 +57,13 @@ def run_ranges(
     def make_range(context: RoundContext, work: FragmentWork) -> RangeRun:
         return make(context, work, writer=lanes.next(), files=files)
 
-    def save_and_finish(outcome: RangeOutcome) -> RangeOutcome:
-        files.add(outcome)
-        return finish(outcome)
+    def finish(outcome: RangeOutcome) -> RangeOutcome:
+        outcome = settle(outcome)
+        files.add(outcome, reports=True)
+        note(outcome)
+        return outcome
 
-    ranges = _TaskRanges(spec, task, make_range, stream, save_and_finish)
+    ranges = _TaskRanges(spec, task, make_range, stream, finish)
     if stream is not None:
         stream.select_more = ranges.select_more
     first = task.work[0]

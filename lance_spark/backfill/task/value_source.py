@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, cast
 
 from lance_spark.backfill.reuse.equal_inputs import EqualInputs
 from lance_spark.backfill.reuse.prior_round_rows import FollowUp
@@ -30,7 +30,7 @@ from lance_spark.backfill.task.range_task import RangeRun, SelectedRows, Selecti
 from lance_spark.backfill.task.rate_credits import credits_of
 from lance_spark.backfill.task.row_stream import RowStream, StreamedRange
 from lance_spark.backfill.task.task_files import TaskFiles
-from lance_spark.backfill.task.task_ranges import run_ranges
+from lance_spark.backfill.task.task_ranges import NoteOutcome, run_ranges
 from lance_spark.backfill.task.udf_processes import find_owner, limit_task_threads
 from lance_spark.environments.task import open_interpreter
 from lance_spark.rows.merge import Chunk, merge, streams_of
@@ -41,9 +41,6 @@ from udf_runtime.execute.isolation.process import Interpreter, ProcessSpec
 
 if TYPE_CHECKING:
     from lance_spark.rebase.row_origins import Origin
-
-
-NoteOutcome: TypeAlias = "Callable[[RangeOutcome], None]"
 
 
 def _ignore_outcome(_: RangeOutcome) -> None:
@@ -242,14 +239,14 @@ class CallUdf:
         ) as runner:
             stream = RowStream(spec, UdfCalls.of(udf, runner, allowance, is_retry=task.isolate))
 
-            def finish(outcome: RangeOutcome) -> RangeOutcome:
-                outcome = replace(outcome, **allowance.settle())
-                note(outcome)
-                return outcome
+            def settle(outcome: RangeOutcome) -> RangeOutcome:
+                return replace(outcome, **allowance.settle())
 
             make = functools.partial(self.range_run, stream=stream)
             makes_files = self.range_run is _UdfRange
-            yield from run_ranges(spec, task, make, finish, stream, makes_files=makes_files)
+            yield from run_ranges(
+                spec, task, make, note, stream, settle=settle, makes_files=makes_files
+            )
 
     def _find_processes(self, udf: UDF, spec: BackfillSpec) -> ProcessSpec | None:
         """Returns the processes of the UDF; None if the UDF runs in this process.
@@ -307,12 +304,7 @@ class JoinByKey:
         self, spec: BackfillSpec, task: Task, note: NoteOutcome = _ignore_outcome
     ) -> Iterator[RangeOutcome]:
         """Selects rows for the join, or writes its values."""
-
-        def finish(outcome: RangeOutcome) -> RangeOutcome:
-            note(outcome)
-            return outcome
-
-        return run_ranges(spec, task, JoinRange, finish)
+        return run_ranges(spec, task, JoinRange, note)
 
     def complete_results(
         self, rounds: FollowUp, origin: Origin, own: FragmentRows

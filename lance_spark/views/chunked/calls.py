@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.budget import Budget
-from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler, raise_if_fatal
+from lance_spark.backfill.driver.scheduler import Scheduler, raise_if_fatal
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, rows_per_task
 from lance_spark.backfill.planning.reservation import reserve
@@ -192,7 +192,7 @@ class ChunkCalls:
             budget=Budget(max_calls=budget.calls, max_cost=budget.cost, max_seconds=budget.seconds),
         )
         self._progress.start(rows, len(plans), commits=False)
-        in_flight, failures, finished_tasks = InFlightRows(spec), dict[int, str](), 0
+        failures, finished_tasks = dict[int, str](), 0
         sources: set[str] = set()
         running = scheduler.run(tasks, DEFAULT_REFRESH_S)
         status = "FAILED"
@@ -204,8 +204,9 @@ class ChunkCalls:
                     finished_tasks += self._take(answer, skipped, failures)
                     sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
                 self._check_skips(final=False)
-                in_flight.look()
-                rows = self.counts.valued + self.counts.skipped + in_flight.count(sources)
+                scheduler.in_flight.look()
+                in_flight = scheduler.in_flight.count(sources)
+                rows = self.counts.valued + self.counts.skipped + in_flight
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))
             self._check()
             is_unfinished = scheduler.is_unfinished
