@@ -201,18 +201,24 @@ def plan_tasks(
 
     A task has `task_rows` rows and at most about MAX_TASK_BYTES of input: a range of one fragment,
     or small fragments. Ranges of a fragment run in parallel. Tasks hold full calls of `call_rows`
-    rows: fewer rows than `task_rows` if this `is_maximum`, otherwise more.
+    rows: fewer rows than `task_rows` if this `is_maximum`, otherwise more. For calls of single
+    rows, fragments share the number of tasks of this size evenly: the first tasks have at most a
+    fragment more.
     """
     round_calls = math.floor if is_maximum else math.ceil
     most_rows = round_calls(task_rows / call_rows) * call_rows or task_rows
+    is_even = call_rows == 1 and not is_maximum
+    rows_left = sum(plan.physical_rows for plan in plans)
+    count = math.ceil(rows_left / most_rows)
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
     packed_rows, packed_bytes = 0, 0
 
     def ship() -> None:
-        nonlocal packed, packed_rows, packed_bytes
+        nonlocal packed, packed_rows, packed_bytes, rows_left
         if packed:
             tasks.append(Task(number=len(tasks), work=tuple(packed)))
+            rows_left -= packed_rows
         packed, packed_rows, packed_bytes = [], 0, 0
 
     for plan in plans:
@@ -220,7 +226,12 @@ def plan_tasks(
         for start, stop in ranges:
             rows = stop - start
             size = plan.input_bytes * rows // max(plan.physical_rows, 1)
-            fits = packed_rows + rows <= most_rows and packed_bytes + size <= MAX_TASK_BYTES
+            has_room = (
+                packed_rows < min(most_rows, rows_left / max(1, count - len(tasks)))
+                if is_even
+                else packed_rows + rows <= most_rows
+            )
+            fits = has_room and packed_bytes + size <= MAX_TASK_BYTES
             if len(ranges) > 1 or not fits or len(packed) >= _TASK_FRAGMENTS:
                 ship()
             packed.append(_work_of(plan, start, stop, ranges))

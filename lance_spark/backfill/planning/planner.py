@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -279,7 +280,7 @@ def rows_per_task(spark: SparkSession | None, rows: int, concurrency: int | None
     """Returns the rows of a task by default: each slot gets two tasks, a single slot gets one."""
     slots = (None if spark is None else known_slots(spark)) or concurrency or os.cpu_count() or 1
     slots = slots if concurrency is None else min(slots, concurrency)
-    return MAX_RANGE_ROWS if slots == 1 else max(1, rows // slots // 2)
+    return MAX_RANGE_ROWS if slots == 1 else max(1, math.ceil(rows / slots / 2))
 
 
 def slots_of(spark: SparkSession, limit: int | None) -> int:

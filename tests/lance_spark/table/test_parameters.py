@@ -415,6 +415,12 @@ def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log)
     )
 
 
+@pytest.mark.guarantee("T62")
+def test_fragments_share_the_tasks_of_the_workers_evenly(db: Connection, log: Log) -> None:
+    table = with_column(db, log.doubling(), rows=90, fragments=9)
+    assert table.plan_backfill("y", concurrency=2).total_tasks == 4
+
+
 @pytest.mark.guarantee("T64")
 def test_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
