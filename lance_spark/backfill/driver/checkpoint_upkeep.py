@@ -338,6 +338,13 @@ class CheckpointUpkeep:
 
 _PREFIX = "lance-spark-protects-until-"
 
+_DAY_S = 86_400
+
+_MOST_TABLES = 1000
+
+_looks: dict[str, int] = {}
+"""The days of the last looks for expired tags, by table."""
+
 _ERRORS = (OSError, ValueError, RuntimeError)
 """Exceptions of pylance, for any cause."""
 
@@ -375,16 +382,22 @@ def release(ref: DatasetRef, name: str) -> None:
 
 
 def remove_expired(dataset: lance.LanceDataset) -> None:
-    """Removes the expired tags of ended jobs.
+    """Removes the expired tags of ended jobs, at the first job of a process and a day.
 
     If the removal of a tag fails, the next job tries again.
     """
+    today = int(time.time() // _DAY_S)
+    if _looks.get(dataset.uri) == today:
+        return
     try:
         for name in _list_tag_names(dataset):
             until = name.removeprefix(_PREFIX).partition("-")[0]
             if name.startswith(_PREFIX) and until.isdecimal() and int(until) < time.time():
                 _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
                 _delete(dataset, name)
+        while len(_looks) >= _MOST_TABLES:
+            _looks.pop(next(iter(_looks)), None)
+        _looks[dataset.uri] = today
     except _ERRORS as error:
         _LOG.warning("expired tags of %s are not removed yet: %s", dataset.uri, error)
 
