@@ -318,7 +318,6 @@ class BackfillJob:
                     self._record.await_start()
                     group_commits.commit(computed)
                     computed = []
-                self._in_flight.look()
                 self._show()
                 self._record.check_start()
             self._is_early = scheduler.is_unfinished or request.is_sample

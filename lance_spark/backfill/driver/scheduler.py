@@ -240,6 +240,7 @@ class Scheduler:
         self._tasks = RunningTasks()
         self._answered: set[RangeKey] = set()
         self._read: set[str] = set()
+        self._polls = 0
         self.ended_files: set[str] = set()
 
     def add(self, work: FragmentWork) -> None:
@@ -293,7 +294,7 @@ class Scheduler:
                         break
                     futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
                     answers: list[RangeOutcome | LostTask[Task]] = (
-                        [] if futures else [*self._new(self._reports(at_once=False))]
+                        [] if futures else [*self._new(self._poll())]
                     )
                     for future in futures:
                         answers += self._ended(future, running.pop(future))
@@ -385,7 +386,7 @@ class Scheduler:
                     outcome.file for outcome in ended if outcome.file is not None
                 )
             return [*self._new(ended)]
-        outcomes = self._new(self._reports(at_once=True))
+        outcomes = self._new([*self._outcomes_of_files(at_once=True), *self._reports()])
         if self.spark_jobs.is_stopped:
             return [*outcomes]
         failure = SparkFailure.of(error)
@@ -412,19 +413,27 @@ class Scheduler:
         rest = self._tasks.rest(task)
         return None if rest is None else _isolated(rest)
 
-    def _reports(self, *, at_once: bool) -> list[RangeOutcome]:
-        """Returns the outcomes of running tasks that are new in the store.
+    def _poll(self) -> list[RangeOutcome]:
+        """Returns new outcomes of running tasks: of files, or of ranges without a file, in turn.
 
-        Outcomes of files have a look `at_once`, or at most every few seconds.
+        A poll makes one listing.
         """
+        self._polls += 1
+        return self._reports() if self._polls % 2 else self._outcomes_of_files(at_once=False)
+
+    def _outcomes_of_files(self, *, at_once: bool) -> list[RangeOutcome]:
+        """Returns the new outcomes of files, by a look at the checkpoints."""
         self.in_flight.look(at_once=at_once)
-        of_files = read_reported(self._spec, self.in_flight.take_files())
+        return [*read_reported(self._spec, self.in_flight.take_files())]
+
+    def _reports(self) -> list[RangeOutcome]:
+        """Returns the new outcomes of ranges without a file."""
         paths = [
             path for path in self._objects.list(_reports_of(self._spec)) if path not in self._read
         ]
         self._read.update(paths)
-        without_files = in_parallel(self._objects.uri, self._read_report, paths)
-        return [*of_files, *itertools.chain.from_iterable(without_files)]
+        reports = in_parallel(self._objects.uri, self._read_report, paths)
+        return [*itertools.chain.from_iterable(reports)]
 
     def _read_report(self, path: str) -> list[RangeOutcome]:
         """Returns the outcomes of a report, and deletes the report."""

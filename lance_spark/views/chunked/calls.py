@@ -204,7 +204,6 @@ class ChunkCalls:
                     finished_tasks += self._take(answer, skipped, failures)
                     sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
                 self._check_skips(final=False)
-                scheduler.in_flight.look()
                 in_flight = scheduler.in_flight.count(sources)
                 rows = self.counts.valued + self.counts.skipped + in_flight
                 self._progress.update(rows=rows, written=min(finished_tasks, len(plans)))

@@ -40,7 +40,10 @@ class FailingScheduler(Scheduler):
             raise self._error
         return [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
 
-    def _reports(self, *, at_once: bool) -> list[RangeOutcome]:
+    def _outcomes_of_files(self, *, at_once: bool) -> list[RangeOutcome]:
+        return []
+
+    def _reports(self) -> list[RangeOutcome]:
         return []
 
 
