@@ -26,6 +26,7 @@ from tests.support.inline_jobs import InlineLab, InlineScheduler, acting, values
 from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation.protocol import shared_batch
 from udf_runtime.policies.batch_size import AdaptiveSize
 
 pytestmark = pytest.mark.sample(1, tests=5)
@@ -289,6 +290,7 @@ def test_the_next_batch_is_in_the_process_of_the_udf_during_a_call(
             return pa.array([-row for row in rows], pa.int64())
 
     monkeypatch.setattr(UdfRunner, "share", sharing)
+    monkeypatch.setattr(shared_batch, "_LEAST_BYTES", 0)
     make_udf = udf(Negate, data_type=pa.int64(), version="1", batch_size=10, checkpoint_size=10)
     table = make(lab, make_udf(str(lab.log)), rows=100, rows_per_file=10)
     with pytest.raises(BackfillIncompleteError, match="9 of 10 fragments done; fragment 7: "):

@@ -35,6 +35,7 @@ from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.process import ProcessSpec
 from udf_runtime.execute.isolation.process_limits import IDLE_VARIABLE, MEMORY_VARIABLE
 from udf_runtime.execute.isolation.process_registry import ProcessRegistry
+from udf_runtime.execute.isolation.protocol import shared_batch
 from udf_runtime.policies import Retry, Skip
 
 pytestmark = pytest.mark.sample(1, tests=2)
@@ -219,7 +220,9 @@ def test_batches_of_many_buffers_and_many_bytes_reach_a_process_and_come_back():
     assert result.values.equals(wide.slice(1, 3))
 
 
-def test_a_shared_batch_survives_deaths_and_writes_of_the_udf(tmp_path: Path):
+def test_a_shared_batch_survives_deaths_and_writes_of_the_udf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The second batch is shared during the first, which kills the process."""
     log = tmp_path / "log"
 
@@ -239,9 +242,9 @@ def test_a_shared_batch_survives_deaths_and_writes_of_the_udf(tmp_path: Path):
             ctypes.memset(x.buffers()[1].address + 8 * x.offset, 0, 8 * len(x))
             return x
 
+    monkeypatch.setattr(shared_batch, "_LEAST_BYTES", 0)
     function: Any = udf(Overwriting, data_type=INT, version="1")
     first, second = batches_of([666], range(5, 8))
-    files = len(os.listdir("/proc/self/fd"))
     with UdfRunner(function(str(log)), processes=SHARED) as runner:
         batches = [first]
 
@@ -255,7 +258,8 @@ def test_a_shared_batch_survives_deaths_and_writes_of_the_udf(tmp_path: Path):
     assert values_of(results) == [[None], [0, 0, 0]]
     assert [event for event in events(log) if event != "setup"] == ["5,6,7"]
     batches.clear()
-    assert len(os.listdir("/proc/self/fd")) == files
+    names = [file.path for file in psutil.Process().memory_maps() if "udf-batch" in file.path]
+    assert names == []
 
 
 def test_a_process_that_ends_between_two_calls_costs_no_row(tmp_path: Path):

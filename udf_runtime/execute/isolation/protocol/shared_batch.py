@@ -11,6 +11,10 @@ import pyarrow as pa
 
 from udf_runtime.execute.isolation.protocol.frames import from_ipc, to_ipc, write_all
 
+_LEAST_BYTES = 4 << 20
+"""Minimum bytes of a shared batch. Smaller batches pass a socket in a few milliseconds, with less
+CPU time than for the pages of the memory."""
+
 
 class SharedBatch:
     """A batch in a file in memory. The memory is free after all mappings and the file.
@@ -50,8 +54,8 @@ class SharedBatch:
 
 
 def share(batch: pa.RecordBatch) -> SharedBatch | None:
-    """Copies a batch into shared memory; None if the system does not allow the copy."""
-    if hasattr(os, "memfd_create"):
+    """Copies a large batch into shared memory, if the system allows the copy."""
+    if hasattr(os, "memfd_create") and batch.nbytes >= _LEAST_BYTES:
         with contextlib.suppress(OSError):
             return SharedBatch(batch)
     return None
