@@ -165,10 +165,13 @@ def _open(spark: SparkSession, folder: str) -> Table:
 
 
 def make_fragments(spark: SparkSession, folder: str, size: int) -> Table:
-    """Makes a table of many fragments. Their files are hard links to a few files of ten rows."""
+    """Makes a table of many fragments. Their files are hard links to a few files of ten rows.
+
+    The first fragment has its own ids, so that a condition on them has one row.
+    """
     uri = f"{folder}/table.lance"
     _write(uri, 1)
-    rows = _rows(0, _ROWS)
+    rows = _rows(_ROWS, _ROWS)
     fragments: list[FragmentMetadata] = []
     for first in range(1, size, _MOST_LINKS):
         template = lance.LanceFragment.create(uri, rows, fragment_id=0)
@@ -246,9 +249,9 @@ def operations(spark: SparkSession, table: Table) -> Iterator[tuple[str, Operati
     yield from _reads(spark, table)
     yield from _writes(spark, table)
     yield from _backfills(table)
-    yield from _statements(spark, table, "")
+    yield from _statements(spark, table, "", 8)
     yield "create_scalar_index", lambda: table.create_scalar_index("id")
-    yield from _statements(spark, table, ", index")
+    yield from _statements(spark, table, ", index", 6)
     yield from _views(spark, table)
     yield from _history(spark, table)
     yield from _upkeep(table)
@@ -294,23 +297,25 @@ def _backfills(table: Table) -> Iterator[tuple[str, Operation]]:
     yield "load_columns", lambda: table.load_columns(source, pk="id", columns=["score"])
 
 
-def _statements(spark: SparkSession, table: Table, suffix: str) -> Iterator[tuple[str, Operation]]:
+def _statements(
+    spark: SparkSession, table: Table, suffix: str, deleted: int
+) -> Iterator[tuple[str, Operation]]:
     name = f"lake.{table.name}"
     merge = (
-        f"MERGE INTO {name} t USING (SELECT 13L AS id, 2.5D AS x) s ON t.id = s.id WHEN MATCHED THEN UPDATE "
+        f"MERGE INTO {name} t USING (SELECT 4L AS id, 2.5D AS x) s ON t.id = s.id WHEN MATCHED THEN UPDATE "
         "SET x = s.x WHEN NOT MATCHED THEN INSERT (id, x) VALUES (s.id, s.x)"
     )
     upsert = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
     yield (
         f"point look-up{suffix}",
-        lambda: spark.sql(f"SELECT x FROM {name} WHERE id = 11").collect(),
+        lambda: spark.sql(f"SELECT x FROM {name} WHERE id = 1").collect(),
     )
     yield f"t.update of one row{suffix}", lambda: table.update("id = 7", values_sql={"x": "x + 1"})
-    yield f"t.delete of one row{suffix}", lambda: table.delete("id = 8")
+    yield f"t.delete of one row{suffix}", lambda: table.delete(f"id = {deleted}")
     yield f"t.merge_insert of one row{suffix}", lambda: upsert.execute([{"id": 9, "x": 1.5}])
     yield (
         f"SQL UPDATE of one row{suffix}",
-        lambda: spark.sql(f"UPDATE {name} SET x = x + 1 WHERE id = 11"),
+        lambda: spark.sql(f"UPDATE {name} SET x = x + 1 WHERE id = 2"),
     )
     yield f"SQL MERGE of one row{suffix}", lambda: spark.sql(merge)
 
@@ -322,7 +327,7 @@ def _views(spark: SparkSession, table: Table) -> Iterator[tuple[str, Operation]]
     yield "create a view", lambda: query.create_materialized_view(db, name)
     yield "refresh, first", lambda: db.open_table(name).refresh()
     yield "refresh, nothing", lambda: db.open_table(name).refresh()
-    lance.dataset(table.uri).update({"x": "x + 100"}, where="id = 20")
+    lance.dataset(table.uri).update({"x": "x + 100"}, where="id = 5")
     yield "refresh, one row", lambda: db.open_table(name).refresh()
 
 
