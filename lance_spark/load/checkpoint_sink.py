@@ -36,6 +36,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.blobs import row_field
 from lance_spark.types import ReadConverter, WriteConverter
 from lance_spark.types.mapping import spark_arrow_schema
+from udf_runtime.execute import Rebatcher
 
 FOUND = "__found"
 """Whether a row has a match: true or NULL."""
@@ -51,6 +52,8 @@ ANSWER = StructType(
 the values."""
 
 _KEY_BATCH_ROWS = 32_768
+_OUTPUT_BYTES = 16 << 20
+"""Maximum rows and bytes of a batch for Spark."""
 
 _READS_AT_ONCE = 16
 _SMALL_READ_ROWS = 8192
@@ -69,7 +72,7 @@ class KeyReader:
         """Yields the rows of each task."""
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                yield from self._read_all(self.tasks[int(number)])
+                yield from _join(self._read_all(self.tasks[int(number)]))
 
     def _read_all(self, parts: Sequence[tuple[int, RowSet]]) -> Iterator[pa.RecordBatch]:
         """Yields rows of fragments in order; on an object store, of small fragments at once."""
@@ -141,6 +144,9 @@ class CheckpointSink:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stores the rows, and yields the stored rows by fragment."""
+        yield from _join(self._store(batches))
+
+    def _store(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with JoinedFiles(self.spec, self.whole) as files:
             for fragment in self._fragments(batches):
                 rows = fragment.finish(files)
@@ -244,6 +250,13 @@ class _Fragment:
             return None
         self._checkpoints.flush()
         return self._rows
+
+
+def _join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Joins the batches of small fragments, because each batch costs Spark milliseconds."""
+    source = Rebatcher(batches, max_bytes=_OUTPUT_BYTES)
+    while (batch := source.take(_KEY_BATCH_ROWS)) is not None:
+        yield batch
 
 
 def _answer(number: int, rows: RowSet, outcome: str | None = None) -> pa.RecordBatch:

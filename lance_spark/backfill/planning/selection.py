@@ -88,9 +88,11 @@ class RangeRows:
 
     def matching(self, text: str) -> RowSet:
         """Returns the live rows that match a filter. Raises as :func:`matching_addresses` does."""
-        is_whole = len(self.span) == self.fragment.metadata.physical_rows
-        mask = None if is_whole else self._mask
-        if not is_whole and mask is None:
+        if len(self.span) == self.fragment.metadata.physical_rows:
+            offsets = self._history.matches.of(self.dataset, self.fragment, text)
+            return RowSet.of(offsets) & self.live
+        mask = self._mask
+        if mask is None:
             first, end = (self.fragment.fragment_id << 32 | bound for bound in self._range)
             within = f"_rowaddr >= {first} AND _rowaddr < {end}"
             text = conjunction(text, within) or text

@@ -20,6 +20,7 @@ from lance_spark.commit.conflicts.row_lineage import Lineage, LineageFacts
 from lance_spark.errors import LanceSparkError, TableUnreadableError
 from lance_spark.rebase.fragment_comparison import lineage_by_fragments
 from lance_spark.rebase.snapshot import open_base
+from lance_spark.rows.matching_rows import FragmentMatches
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.storage.objects import checkpoint_store
@@ -156,7 +157,11 @@ _KEPT = 4
 
 
 class RoundContext:
-    """Records, history and older versions for a round. Belongs to one thread."""
+    """Records, history and older versions for a round. Belongs to one thread.
+
+    Attributes:
+        matches: The rows of the task's fragments that match a filter.
+    """
 
     def __init__(self, spec: BackfillSpec, bases: Bases | None = None) -> None:
         """Takes a round, and the older versions that other contexts of the round have opened."""
@@ -167,6 +172,7 @@ class RoundContext:
         self._bases: Bases = {} if bases is None else bases
         self._references: dict[str, list[CheckpointEntry]] = {}
         self._past: tuple[int, SnapshotRows | None] = (-1, None)
+        self.matches = FragmentMatches()
 
     @functools.cached_property
     def records(self) -> Records:
@@ -188,9 +194,14 @@ class RoundContext:
         vars(self).pop("records", None)
         self.begin_task()
 
-    def begin_task(self) -> None:
-        """Lists checkpoints again: other tasks have written some."""
+    def begin_task(self, fragments: Sequence[int] = ()) -> None:
+        """Lists checkpoints again, because other tasks have written some.
+
+        Args:
+            fragments: The ids of the task's fragments, in order.
+        """
         vars(self).pop("checkpoints", None)
+        self.matches = FragmentMatches(fragments)
 
     def lineage(self, after: int) -> Lineage:
         """Returns the origins of rows since an older version."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.round_context import RoundContext, Step, source_of, target_files
 from lance_spark.commit.conflicts.identity import (
+    FieldIdentity,
     FragmentIdentity,
     field_identities,
     fragment_identity,
@@ -66,11 +67,15 @@ class ValueHistory:
         self._context = context
         self.spec = context.spec
         self.rows = rows
-        names = {column for _, column in context.spec.outputs}
-        self._targets = [
-            column for column in field_identities(rows.dataset.lance_schema) if column.name in names
-        ]
+        self.matches = context.matches
         self._origins: dict[int, Origins] = {}
+
+    @functools.cached_property
+    def _targets(self) -> list[FieldIdentity]:
+        """The target columns. Few fragments have outdated rows to look for."""
+        names = {column for _, column in self.spec.outputs}
+        identities = field_identities(self.rows.dataset.lance_schema)
+        return [column for column in identities if column.name in names]
 
     def judge(self, fragment: FragmentMetadata, suspects: RowSet) -> OutOfDate:
         """Returns the outdated rows of a fragment among some rows with a value.

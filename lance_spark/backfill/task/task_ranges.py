@@ -51,7 +51,8 @@ def run_ranges(
     ranges without a value have no row. `makes_files` tells whether whole fragments get column
     files.
     """
-    context_of(spec).begin_task()
+    whole = [work.fragment_id for work in task.work if work.is_whole and not work.assembles]
+    context_of(spec).begin_task(whole)
     lanes, files = task_lanes(spec.staging), TaskFiles(spec)
 
     def make_range(context: RoundContext, work: FragmentWork) -> RangeRun:
