@@ -130,7 +130,10 @@ class IsolatedCalls:
                 self.context.load_time.add(connection.load_s)
         except ProcessEndedError as error:
             reason = self._find_reason(error)
-            raise reason from reason.__cause__
+            try:
+                raise reason from reason.__cause__
+            finally:
+                del reason  # a cycle with its traceback would keep the batch
         except UdfRuntimeError as error:
             self._load_error = None if connection.is_served else error
             serves_on = connection.is_served and not isinstance(error, HungCallsError)
