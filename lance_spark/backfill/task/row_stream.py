@@ -449,22 +449,25 @@ class RowStream:
                 max_joined_bytes=size.most_joined_bytes,
                 size_of=size.measure,
             )
-            while (batch := self._take(source)) is not None:
-                *columns, addresses = batch.columns
-                inputs = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
-                yield inputs, addresses.to_numpy()
+            # No local name keeps a batch during its call, next to a shared copy.
+            yield from iter(functools.partial(self._take, source), None)
 
     def _while_available(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields batches until the service of the UDF is given up."""
         while self._service_error is None and (batch := next(batches, None)) is not None:
             yield batch
 
-    def _take(self, source: Rebatcher) -> pa.RecordBatch | None:
+    def _take(self, source: Rebatcher) -> _JoinedBatch | None:
         began = time.perf_counter()
         try:
-            return source.take(self._sizer.next_rows())
+            batch = source.take(self._sizer.next_rows())
         finally:
             self._input_s += time.perf_counter() - began
+        if batch is None:
+            return None
+        *columns, addresses = batch.columns
+        inputs = pa.RecordBatch.from_arrays(columns, names=batch.schema.names[:-1])
+        return inputs, addresses.to_numpy()
 
     def _has_unread(self) -> bool:
         """Selects enough rows for the reading thread, and tells whether any row is left."""

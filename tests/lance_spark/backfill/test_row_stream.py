@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from udf_runtime import UDF, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 from udf_runtime.execute import UdfRunner
 from udf_runtime.execute.isolation.protocol import shared_batch
+from udf_runtime.execute.result import BatchResult
 from udf_runtime.policies.batch_size import AdaptiveSize
 
 pytestmark = pytest.mark.sample(1, tests=5)
@@ -262,11 +264,18 @@ def test_the_next_batch_is_in_the_process_of_the_udf_during_a_call(
     lab: InlineLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call waits for the next batch. After an error, this batch has no call before its turn."""
-    folder, share = lab.log.parent, UdfRunner.share
+    folder, share, run = lab.log.parent, UdfRunner.share, UdfRunner._run_batch
+    joined: list[weakref.ref[pa.RecordBatch]] = []
+
+    def running(self: UdfRunner, *arguments: Any) -> BatchResult:
+        # Only the shared copy of a batch exists during the call.
+        assert [batch() for batch in joined] == [None] * len(joined)
+        return run(self, *arguments)
 
     def sharing(self: UdfRunner, batch: pa.RecordBatch) -> pa.RecordBatch:
         shared = share(self, batch)
         assert shared is not batch
+        joined.append(weakref.ref(batch))
         (folder / f"shared-{batch.column(0)[0].as_py()}").touch()
         return shared
 
@@ -290,6 +299,7 @@ def test_the_next_batch_is_in_the_process_of_the_udf_during_a_call(
             return pa.array([-row for row in rows], pa.int64())
 
     monkeypatch.setattr(UdfRunner, "share", sharing)
+    monkeypatch.setattr(UdfRunner, "_run_batch", running)
     monkeypatch.setattr(shared_batch, "_LEAST_BYTES", 0)
     make_udf = udf(Negate, data_type=pa.int64(), version="1", batch_size=10, checkpoint_size=10)
     table = make(lab, make_udf(str(lab.log)), rows=100, rows_per_file=10)

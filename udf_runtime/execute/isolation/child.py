@@ -45,8 +45,8 @@ from udf_runtime.execute.isolation.protocol.frames import (
     Failure,
     Reply,
     Tag,
-    enlarge,
     from_ipc,
+    prepare,
     to_ipc,
     wait_closed,
 )
@@ -135,7 +135,7 @@ class _Server:
         if not is_own_user(connection):
             connection.close()
             return
-        enlarge(connection)
+        prepare(connection)
         with self._lock:
             if self._is_ending:
                 connection.close()
@@ -165,7 +165,7 @@ class LoadedUdf:
 
     def serve(self, connection: socket.socket, *, is_main: bool) -> None:
         """Serves a connection to its end."""
-        runner_side = Parent(connection.fileno(), connection.fileno())
+        runner_side = Parent(connection)
         try:
             self._serve(runner_side, is_main=is_main)
         except BrokenPipeError:  # the task has ended

@@ -75,7 +75,7 @@ class IsolatedCalls:
         self._shared: SharedBatch | None = None
 
     def share(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the next batch in memory that the process maps, or the batch itself."""
+        """Returns the next batch in memory that the process reads, or the batch itself."""
         self._drop_shared()
         self._shared = share(batch)
         return batch if self._shared is None else self._shared.batch

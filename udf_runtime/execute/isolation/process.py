@@ -26,13 +26,14 @@ from udf_runtime.execute.conversion.casts import cast
 from udf_runtime.execute.isolation.devices import DeviceRequest
 from udf_runtime.execute.isolation.owner import Owner
 from udf_runtime.execute.isolation.protocol.frames import (
+    PROTOCOL,
     ChildStart,
     Failure,
     Payload,
     Reply,
     Tag,
-    enlarge,
     from_ipc,
+    prepare,
     read_frame,
     to_ipc,
     wait_closed,
@@ -160,6 +161,7 @@ class ProcessSpec:
         """Returns a digest of the dependencies of a UDF's process."""
         interpreter, start = self.interpreter, self.interpreter.environment(udf.num_cpus)
         parts = [
+            PROTOCOL,
             *(
                 UDF.payload_digest(payload),
                 interpreter.command,
@@ -313,7 +315,7 @@ class UdfConnection:
         self._fd = connection.fileno()
         self._udf = udf
         self._chunks = chunks
-        enlarge(connection)
+        prepare(connection)
         with contextlib.suppress(
             ProcessEndedError
         ):  # raised by the first call, which knows the lost rows

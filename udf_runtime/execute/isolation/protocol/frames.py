@@ -32,6 +32,9 @@ from udf_runtime.definition.artifacts import ArtifactCopy
 from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.result import RowFailure
 
+PROTOCOL = 2
+"""Number of this protocol. Processes of releases with another protocol serve no task."""
+
 _HEAD = struct.Struct(">cQ")
 _BUFFER_BYTES = 1 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # Linux writes at most 2 GiB at once
@@ -143,8 +146,13 @@ def wait_closed(fd: int, timeout_s: float) -> bool:
     return bool(poll.poll(timeout_s * 1000))
 
 
-def enlarge(connection: socket.socket) -> None:
-    """Gives a socket a buffer of a megabyte, so its two ends wait for each other less often."""
+def prepare(connection: socket.socket) -> None:
+    """Prepares a socket for frames.
+
+    Reads and writes wait, whatever default timeout user code has set for sockets. A buffer of a
+    megabyte lets the two ends wait for each other less often.
+    """
+    connection.setblocking(True)
     with contextlib.suppress(OSError):  # a lower limit of the system
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,9 +27,9 @@ class Parent:
     The answer to a thread's request is read before any other frame.
     """
 
-    def __init__(self, reading: int, writing: int) -> None:
-        self._reading = reading
-        self._writing = writing
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._fd = connection.fileno()
         self._reads = threading.RLock()
         self._writes = threading.Lock()
 
@@ -36,10 +37,14 @@ class Parent:
         """Returns the next frame.
 
         Raises:
-            BrokenPipeError: The runner is gone.
+            BrokenPipeError: The runner is gone, or has another protocol.
         """
-        with self._reads:
-            frame = read_frame(self._reading)
+        try:
+            with self._reads:
+                frame = read_frame(self._fd)
+        except (OSError, ValueError) as error:
+            # An answer with this error would leave the two sides at different frames.
+            raise BrokenPipeError from error
         if frame is None:
             raise BrokenPipeError
         return frame
@@ -51,19 +56,20 @@ class Parent:
             BrokenPipeError: The runner is gone.
         """
         with self._writes:
-            write_frame(self._writing, tag, payload)
+            write_frame(self._fd, tag, payload)
 
     def read_next(self) -> tuple[Tag, pa.Buffer]:
         """Asks for the next batch, and returns the runner's answer; requests of threads wait.
 
         Raises:
             BrokenPipeError: The runner is gone.
+            OSError: This process may open no further file, so a shared batch did not arrive.
         """
         with self._reads:
             self.write(Tag.NEXT)
             tag, payload = self.read()
             if tag is Tag.SHARED:
-                return Tag.BATCH, receive_batch(self._reading)
+                return Tag.BATCH, receive_batch(self._connection)
             return tag, payload
 
     def ask(self, operation: str, *arguments: object, data: bytes | pa.Buffer = b"") -> pa.Buffer:
@@ -75,8 +81,8 @@ class Parent:
         """
         with self._reads:
             with self._writes:
-                write_frame(self._writing, Tag.ASK, json.dumps([operation, *arguments]).encode())
-                write_frame(self._writing, Tag.DATA, data)
+                write_frame(self._fd, Tag.ASK, json.dumps([operation, *arguments]).encode())
+                write_frame(self._fd, Tag.DATA, data)
             tag, payload = self.read()
         if tag is Tag.REFUSED:
             raise OSError(payload.to_pybytes().decode())

@@ -1,8 +1,9 @@
-"""Batches in shared memory: written before their call, and mapped by the process of the UDF."""
+"""Batches in files in memory: written before their call, and read by the process of the UDF."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import socket
@@ -61,22 +62,33 @@ def share(batch: pa.RecordBatch) -> SharedBatch | None:
     return None
 
 
-def receive_batch(fd: int) -> pa.Buffer:
-    """Receives the file of a batch over a connection, and returns its contents.
+def receive_batch(connection: socket.socket) -> pa.Buffer:
+    """Receives the file of a batch over a connection, and returns a copy of its contents.
+
+    A mapping would hold the file open as long as user code keeps any part of the batch.
 
     Raises:
         BrokenPipeError: The other side is gone.
+        OSError: This process may open no further file. The connection is ready for the next frame.
     """
-    with socket.socket(fileno=os.dup(fd)) as connection:
-        _, files, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
-    if not files:
+    marker, files, _, _ = socket.recv_fds(connection, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not marker:
         raise BrokenPipeError
+    if not files:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
-        return _map(files[0])
+        return _read_all(files[0])
     finally:
         os.close(files[0])
 
 
+def _read_all(file: int) -> pa.Buffer:
+    content = pa.allocate_buffer(os.fstat(file).st_size)
+    view, done = memoryview(content), 0
+    while done < len(view):
+        done += os.preadv(file, [view[done:]], done)
+    return content
+
+
 def _map(file: int) -> pa.Buffer:
-    # A write of user code into the memory of a batch copies the page for its own process.
-    return pa.py_buffer(mmap.mmap(file, os.fstat(file).st_size, access=mmap.ACCESS_COPY))
+    return pa.py_buffer(mmap.mmap(file, os.fstat(file).st_size, access=mmap.ACCESS_READ))
