@@ -241,12 +241,12 @@ class JobHistory:
         del self.inner_beats[: len(beats)]
 
     def _take_recent(self, record: JobRecord) -> lance.LanceDataset | None:
-        """Returns the version with the start of a short job, for one append.
+        """Returns the version with the start of a short job that is DONE, for one append.
 
-        The job is DONE, or begins an inner job, so the table has existed a moment ago.
+        A job that is DONE has just committed to the table, so the table still exists.
         """
         for start_s, landed in self.starts:
-            if record.status in ("DONE", "RUNNING") and time.monotonic() - start_s < _SHORT_S:
+            if record.status == "DONE" and time.monotonic() - start_s < _SHORT_S:
                 self.starts.clear()
                 return landed
         return None

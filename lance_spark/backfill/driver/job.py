@@ -292,6 +292,7 @@ class BackfillJob:
             self._reservation.limit(request.concurrency),
             self._reservation.profile(self._spark),
         )
+        self._in_flight = self._in_flight.next_round(spec)
         scheduler = self._running = Scheduler(
             self._spark,
             spec,
@@ -299,8 +300,8 @@ class BackfillJob:
             description=description,
             budget=self._budget,
             profile=profile,
+            in_flight=self._in_flight,
         )
-        self._in_flight = scheduler.in_flight
         if self._cancelled.is_set():
             scheduler.stop()
         group_commits = GroupCommits(prepared, self._commits)

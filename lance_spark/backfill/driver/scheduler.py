@@ -75,13 +75,19 @@ class InFlightRows:
         self._next_look = time.monotonic() + _LOOK_S
 
     def look(self, *, at_once: bool = False) -> None:
-        """Lists the checkpoints `at_once`, or at most every few seconds."""
+        """Lists the checkpoints `at_once`, or at most every few seconds.
+
+        Raises:
+            OSError: The store failed, and the checkpoints are needed `at_once`.
+        """
         began = time.monotonic()
         if began < self._next_look and not at_once:
             return
         try:
             entries = store_of(self._spec).list_entries(self._spec.key)
         except OSError as error:
+            if at_once:
+                raise
             _LOG.debug("checkpoints of %s cannot be listed: %s", self._spec.snapshot.uri, error)
             return
         rows = Counter[str]()
@@ -109,6 +115,12 @@ class InFlightRows:
     def clear(self) -> None:
         """Forgets the rows at the end of a round."""
         self._by_source = {}
+
+    def next_round(self, spec: BackfillSpec) -> InFlightRows:
+        """Returns the checkpoints of a further round, whose reports are not those of this round."""
+        following = InFlightRows(spec)
+        following._taken = self._taken
+        return following
 
 
 def make_environment(
@@ -208,6 +220,7 @@ class Scheduler:
         description: str,
         budget: Budget | None = None,
         profile: ResourceProfile | None = None,
+        in_flight: InFlightRows | None = None,
     ) -> None:
         """Takes the session and the tasks' common description; submits nothing.
 
@@ -218,9 +231,10 @@ class Scheduler:
             description: Text for the Spark UI.
             budget: The limits of the job; None for no limits.
             profile: The resources of each task; None for the profile of the application.
+            in_flight: The checkpoints of running tasks; None without an earlier round.
         """
         self.spark_jobs = SparkJobs(spark, SparkJobTag.of(spec.staging.job_id, description))
-        self.in_flight = InFlightRows(spec)
+        self.in_flight = InFlightRows(spec) if in_flight is None else in_flight
         self._spark = spark
         self._spec = spec
         self._profile = profile

@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 
 import lance_spark
 from lance_spark.backfill.driver import scheduler
-from lance_spark.backfill.driver.scheduler import Scheduler
+from lance_spark.backfill.driver.scheduler import InFlightRows, Scheduler
 from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.spark_jobs.run import SparkJobs
 from lance_spark.spark_jobs.task_queue import LostTask
@@ -84,6 +84,35 @@ def test_a_failed_task_takes_other_tasks_with_it_only_if_they_share_the_cause(
     assert sorted(lost + done) == [*range(1000)], "each task has one answer"
     assert number in lost
     assert len(lost) - 1 in others
+
+
+def test_checkpoints_of_files_are_taken_once_in_all_rounds_and_a_failed_look_for_them_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    spec: Any = SimpleNamespace(job_id="j", key="k", snapshot=SimpleNamespace(uri="t"))
+    names = ["a"]
+    is_down = False
+
+    def list_entries(_: str) -> list[Any]:
+        if is_down:
+            raise OSError("down")
+        return [
+            SimpleNamespace(path=name, job_id="j", kind="references", source=name, rows=1)
+            for name in names
+        ]
+
+    monkeypatch.setattr(scheduler, "store_of", lambda _: SimpleNamespace(list_entries=list_entries))
+    first = InFlightRows(spec)
+    first.look(at_once=True)
+    assert [entry.path for entry in first.take_files()] == ["a"] and first.take_files() == []
+    names.append("b")
+    second = first.next_round(spec)
+    second.look(at_once=True)
+    assert [entry.path for entry in second.take_files()] == ["b"]
+    is_down = True
+    second.look()
+    with pytest.raises(OSError, match="down"):
+        second.look(at_once=True)
 
 
 def test_a_udf_that_cannot_be_loaded_is_reported_for_every_range_and_tried_once(
