@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lance_spark.errors import LanceSparkError, panics_as_errors
 from lance_spark.read.filtering import as_filter_error, conjunction
 from lance_spark.rows.row_addresses import ROW_ADDRESS, Addresses, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     import lance
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 _SCAN_ROWS = 8192
 _SCAN_BYTES = 16 << 20
 
+_OFFSET_BYTES = 8
 _MOST_TOGETHER = 64
 _MOST_BYTES_TOGETHER = 4 << 20
-"""Maximum number of fragments in a common scan, and the stored bytes of all their columns."""
+"""Maximum number of fragments in a common scan, and of the bytes of their files or offsets."""
 
 
 def matching_addresses(
@@ -88,59 +90,64 @@ class FragmentMatches:
         """Takes the ids of the next fragments, in order."""
         self._following = following
         self._places = {number: place for place, number in enumerate(following)}
-        self._offsets: dict[str, dict[int, NDArray[np.int64]]] = {}
+        self._matches: dict[str, Mapping[int, RowSet]] = {}
 
-    def of(
-        self, dataset: lance.LanceDataset, fragment: LanceFragment, text: str
-    ) -> NDArray[np.int64]:
-        """Returns the offsets of a fragment's live rows that match a filter in Lance SQL.
+    def of(self, dataset: lance.LanceDataset, fragment: LanceFragment, text: str) -> RowSet:
+        """Returns a fragment's live rows that match a filter in Lance SQL.
+
+        Keeps the rows of the last scan for each filter.
 
         Raises:
             FilterError: The filter fails on a value of the fragment.
             TableUnreadableError: A file of the fragment is missing or damaged.
         """
-        if fragment.fragment_id not in self._offsets.get(text, ()):
+        if fragment.fragment_id not in self._matches.get(text, ()):
             group = self._small_group(dataset, fragment)
             try:
-                self._offsets[text] = _offsets(dataset, group, text)
+                self._matches[text] = _scan_rows(dataset, group, text)
             except LanceSparkError:  # of any fragment of the group
                 if len(group) == 1:
                     raise
                 self._places = {}
-                self._offsets[text] = _offsets(dataset, [fragment], text)
-        return self._offsets[text].pop(fragment.fragment_id)
+                self._matches[text] = _scan_rows(dataset, [fragment], text)
+        return self._matches[text][fragment.fragment_id]
 
     def _small_group(
         self, dataset: lance.LanceDataset, first: LanceFragment
     ) -> list[LanceFragment]:
         """Returns a fragment, and the next fragments if all are small."""
-        group, group_bytes = [first], _stored_bytes(first)
+        group, group_bytes = [first], _size_of(first)
         place = self._places.get(first.fragment_id, len(self._following))
         for number in self._following[place + 1 : place + _MOST_TOGETHER]:
             fragment = dataset.get_fragment(number)
-            group_bytes += _MOST_BYTES_TOGETHER if fragment is None else _stored_bytes(fragment)
+            group_bytes += _MOST_BYTES_TOGETHER if fragment is None else _size_of(fragment)
             if fragment is None or group_bytes > _MOST_BYTES_TOGETHER:
                 break
             group.append(fragment)
         return group
 
 
-def _stored_bytes(fragment: LanceFragment) -> int:
-    """Returns the bytes of a fragment's files. A file of unknown size is large."""
-    return sum(file.file_size_bytes or _MOST_BYTES_TOGETHER for file in fragment.metadata.files)
+def _size_of(fragment: LanceFragment) -> int:
+    """Returns the bytes of a fragment's files, at least those of the offsets of its rows.
+
+    A file of unknown size is large.
+    """
+    metadata = fragment.metadata
+    stored = sum(file.file_size_bytes or _MOST_BYTES_TOGETHER for file in metadata.files)
+    return max(stored, metadata.physical_rows * _OFFSET_BYTES)
 
 
-def _offsets(
+def _scan_rows(
     dataset: lance.LanceDataset, fragments: Sequence[LanceFragment], text: str
-) -> dict[int, NDArray[np.int64]]:
-    """Returns the offsets of the matching rows of each fragment."""
+) -> dict[int, RowSet]:
+    """Returns the matching rows of each fragment."""
     parts: dict[int, list[NDArray[np.int64]]] = {
         fragment.fragment_id: [np.empty(0, dtype=np.int64)] for fragment in fragments
     }
     for addresses in matching_addresses(dataset, fragments, text):
         for number, start, end in runs_of(fragments_of(addresses)):
             parts[number].append(offsets_of(addresses[start:end]))
-    return {number: np.concatenate(offsets) for number, offsets in parts.items()}
+    return {number: RowSet.of(np.concatenate(offsets)) for number, offsets in parts.items()}
 
 
 def _scan(

@@ -72,7 +72,8 @@ class TableLoads(TableRows):
             _loader_cpus: CPUs of one task, by default 1.
             _loader_memory: Bytes of memory of one task, compared with the cluster's.
             commit_granularity: Finished fragments per commit; None commits all at the end.
-            refresh_status_secs: Seconds between looks at running tasks.
+            refresh_status_secs: Seconds between looks at running tasks, for finished files and
+                other ranges in turn.
             enable_job_tracker_saves: Whether the history of the table has the job.
             job_id: Id of the job. The load of a DataFrame can only be resumed by its id.
             source_storage_options: Options of the source's store; by default those of the table.

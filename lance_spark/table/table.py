@@ -326,7 +326,8 @@ class Table(
                 By default the value of `LANCE_SPARK_ADMISSION__CHECK`, else true.
             _admission_strict: Whether too few resources are an error, or a warning. By default the
                 value of `LANCE_SPARK_ADMISSION__STRICT`, else true.
-            refresh_status_secs: Seconds between looks at running tasks.
+            refresh_status_secs: Seconds between looks at running tasks, for finished files and
+                other ranges in turn.
             timeout: Longest wait. The job continues after the timeout.
             min_checkpoint_size: Minimum rows of an adaptive checkpoint; by default the UDF's, else
                 1.

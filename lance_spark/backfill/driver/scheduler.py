@@ -299,7 +299,7 @@ class Scheduler:
         for the end of all Spark jobs.
         """
         self._queue, self._task_count, self._tasks = TaskQueue(tasks), len(tasks), RunningTasks()
-        running = self._running
+        running, next_poll = self._running, time.monotonic() + refresh_s
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
                 while self._queue or running:
@@ -307,9 +307,11 @@ class Scheduler:
                     if not running:
                         break
                     futures, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
-                    answers: list[RangeOutcome | LostTask[Task]] = (
-                        [] if futures else [*self._new(self._poll())]
-                    )
+                    answers: list[RangeOutcome | LostTask[Task]] = []
+                    is_due = time.monotonic() >= next_poll and len(futures) < len(running)
+                    if not futures or is_due:
+                        answers += self._new(self._poll())
+                        next_poll = time.monotonic() + refresh_s
                     for future in futures:
                         answers += self._ended(future, running.pop(future))
                     yield answers

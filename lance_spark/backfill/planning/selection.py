@@ -89,8 +89,7 @@ class RangeRows:
     def matching(self, text: str) -> RowSet:
         """Returns the live rows that match a filter. Raises as :func:`matching_addresses` does."""
         if len(self.span) == self.fragment.metadata.physical_rows:
-            offsets = self._history.matches.of(self.dataset, self.fragment, text)
-            return RowSet.of(offsets) & self.live
+            return self._history.matches.of(self.dataset, self.fragment, text) & self.live
         mask = self._mask
         if mask is None:
             first, end = (self.fragment.fragment_id << 32 | bound for bound in self._range)

@@ -66,6 +66,7 @@ def count_stale(
         most = sum(max(0, plan.live_rows - len(plan.recorded_rows.computed)) for plan in suspects)
         return StaleCount(rows=most, unverified=most)
     context = RoundContext(spec, prepared.bases)
+    context.begin_task([plan.fragment_id for plan in suspects])
     history = ValueHistory(context, SnapshotRows(prepared.dataset))
     stale = {
         plan.fragment_id: _stale_rows(

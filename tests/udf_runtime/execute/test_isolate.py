@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -27,6 +28,7 @@ from tests.udf_runtime.execute.cases import (
 from udf_runtime.definition import Kind, udf
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError
 from udf_runtime.execute import UdfRunner
+from udf_runtime.execute.isolation.protocol.parent import Parent
 from udf_runtime.policies import Fail, Retry, Skip, skip_on_error
 
 pytestmark = pytest.mark.sample(1, tests=2)
@@ -252,6 +254,16 @@ def test_what_a_udf_prints_or_reads_does_not_disturb_the_frames(capfd):
     assert (
         out == "" and err.count("printed") == err.count("written") == err.count("from a shell") == 2
     )
+
+
+@pytest.mark.parametrize("head", [b"?" + bytes(8), b"B" + b"\x7f" * 8], ids=["tag", "size"])
+def test_a_frame_that_cannot_be_read_ends_the_connection(head: bytes):
+    """An error as an answer would leave the two sides at different frames."""
+    left, right = socket.socketpair()
+    with left, right:
+        left.sendall(head + b"payload")
+        with pytest.raises(BrokenPipeError):
+            Parent(right).read()
 
 
 def test_a_process_that_the_udf_left_behind_does_not_hide_its_death(tmp_path):

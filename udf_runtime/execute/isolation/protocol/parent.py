@@ -42,7 +42,7 @@ class Parent:
         try:
             with self._reads:
                 frame = read_frame(self._fd)
-        except (OSError, ValueError) as error:
+        except Exception as error:
             # An answer with this error would leave the two sides at different frames.
             raise BrokenPipeError from error
         if frame is None:
