@@ -121,6 +121,8 @@ def read_reported(
 ) -> Iterator[RangeOutcome]:
     """Yields the outcomes that checkpoints of files report to the driver of a round.
 
+    A damaged report counts as none. The Spark job returns its outcomes, too.
+
     Raises:
         OSError: The store failed.
     """
@@ -130,4 +132,5 @@ def read_reported(
     )
     for report in reports:
         if report.get(ROUND) == spec.round_id:
-            yield from decode(list[RangeOutcome], str(report[OUTCOMES]))
+            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+                yield from decode(list[RangeOutcome], str(report[OUTCOMES]))

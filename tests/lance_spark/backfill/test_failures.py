@@ -87,7 +87,7 @@ def test_a_job_that_ends_between_a_commit_and_its_note_keeps_the_committed_files
         raise MemoryError
 
     monkeypatch.setattr(column_commit, "refuse_lost_files", fail)
-    monkeypatch.setattr(task_files.TaskFiles, "_try_to_save", lambda _: None)
+    monkeypatch.setattr(task_files.TaskFiles, "_save", lambda _: None)
     with pytest.raises(lance_spark.BackfillIncompleteError, match="MemoryError"):
         table.backfill("v")
     assert table.to_arrow(["v"]).column(0).to_pylist() == [2 * i for i in range(10)]

@@ -92,10 +92,10 @@ def test_a_forged_reference_to_a_column_file_is_ignored(
     write = CheckpointStore.write_references
 
     def forge(
-        store: CheckpointStore, key: Any, references: Mapping[str, Any], *, job_id: str
+        store: CheckpointStore, key: Any, references: Mapping[str, Any], **options: Any
     ) -> CheckpointEntry:
         bodies: Any = {source: {**body, **forged} for source, body in references.items()}
-        return write(store, key, bodies, job_id=job_id)
+        return write(store, key, bodies, **options)
 
     with monkeypatch.context() as patches, lab.dying_at_commit():
         patches.setattr(CheckpointStore, "write_references", forge)

@@ -93,7 +93,7 @@ def test_versions_of_a_busy_table_are_removed_too(
     """More versions than `KEPT_VERSIONS` are always young, and the table must not grow without end."""
     store.append([record(1, 1)])
     dataset = lance.dataset(folder)
-    for number in range(18):
+    for number in range(19):
         dataset.update_config({"number": str(number)})
     monkeypatch.setattr(table_files, "KEPT_VERSIONS", 4)
     now, young = datetime.now(UTC), 9
@@ -114,19 +114,19 @@ def test_old_versions_are_removed_together(
 ) -> None:
     monkeypatch.setattr(table_files, "KEPT_VERSIONS", 4)
     at = DatasetRef.at(str(folder))
-    for version in range(1, 4):
+    for version in range(1, 5):
         store.append([record(1, version)])
     monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(0))
     table_files.compact(at)
     assert len(lance.dataset(folder).versions()) == 4, "too few to read their manifests"
-    store.append([record(1, 4)])
+    store.append([record(1, 5)])
     monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(minutes=10))
     table_files.compact(at)
     assert len(lance.dataset(folder).versions()) == 5, "readers may use them"
     monkeypatch.setattr(table_files, "_READERS_TAKE", timedelta(0))
     table_files.compact(at)
     assert len(lance.dataset(folder).versions()) == 1
-    assert len(store.load("token")) == 4
+    assert len(store.load("token")) == 5
 
 
 APPENDING = """
