@@ -532,10 +532,10 @@ class TaskRunner:
         def report() -> None:
             nonlocal reported
             unreported = outcomes[reported:]
-            reported += len(unreported)
             # The checkpoints of files report the other outcomes.
             if without_file := [outcome for outcome in unreported if outcome.file is None]:
                 self._report(task, without_file)
+            reported += len(unreported)
 
         # A thread, because the next range may take hours.
         with every(self.spec.report_s, report):

@@ -168,10 +168,9 @@ class LoadedUdf:
         runner_side = Parent(connection)
         try:
             self._serve(runner_side, is_main=is_main)
-        except BrokenPipeError as error:  # the task has ended
-            if error.__cause__ is not None:
-                traceback.print_exception(error)
-        except BaseException:  # noqa: BLE001 - errors of user code are answers, so no reply was possible
+        except BaseException as error:  # noqa: BLE001 - errors of user code are answers, so no reply was possible
+            if isinstance(error, BrokenPipeError) and error.__cause__ is None:
+                return  # the task has ended
             with contextlib.suppress(OSError):
                 traceback.print_exc()
 

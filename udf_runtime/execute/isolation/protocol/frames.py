@@ -149,8 +149,8 @@ def wait_closed(fd: int, timeout_s: float) -> bool:
 def prepare(connection: socket.socket) -> None:
     """Prepares a socket for frames.
 
-    Reads and writes wait, whatever default timeout user code has set for sockets. A buffer of a
-    megabyte lets the two ends wait for each other less often.
+    Reads and writes wait, regardless of the default timeout of user code for sockets. A buffer of
+    a megabyte lets the two ends wait for each other less often.
     """
     connection.setblocking(True)
     with contextlib.suppress(OSError):  # a lower limit of the system
